@@ -1,0 +1,326 @@
+package stamp
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"strings"
+
+	"github.com/weirstreams/weir/state"
+)
+
+// Layout versions, and what a stamp begins with. Version and checksum keep their
+// places in every layout, so that damage and a newer layout can be told apart.
+// The magic is three bytes long
+// so that it fills four base64 digits, which tell a stamp from any other
+// metadata even when the rest is damaged. Its first byte is neither 1 nor 2,
+// with which the metadata of Kafka Streams begins.
+const (
+	tokenVersion = 1
+	stampVersion = 1
+	stampMagic   = "WST"
+	stampPrefix  = "V1NU" // base64 of stampMagic
+
+	flagRestoring = 1 << 0
+)
+
+// The shortest encodings of the list elements: they bound what a damaged
+// count can make the decoder allocate.
+const (
+	minOffsetBytes = 2              // empty name, one digit
+	minTimeBytes   = 2              // empty name, one digit
+	minInputBytes  = 1 + 16 + 3     // empty topic, id, three digits
+	tokenHeadBytes = 1 + crc32.Size // version, checksum
+	stampHeadBytes = len(stampMagic) + 1 + crc32.Size
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// errDamaged is the decoder's finding before it is put into context.
+var errDamaged = errors.New("the contents do not add up")
+
+// Encode returns the token in the form that a backend stores. Equal tokens
+// have equal encodings; the order of the lists counts.
+func (t Token) Encode() state.Token {
+	b := make([]byte, tokenHeadBytes, 128)
+	b[0] = tokenVersion
+	b = append(b, t.Lineage[:]...)
+	b = binary.AppendUvarint(b, t.Epoch)
+	b = binary.AppendUvarint(b, t.Seq)
+	b = binary.BigEndian.AppendUint64(b, t.Nonce)
+	b = binary.AppendVarint(b, t.Wall)
+	var flags byte
+	if t.Restoring {
+		flags |= flagRestoring
+	}
+	b = append(b, flags)
+	b = appendOffsets(b, t.Changelog)
+	b = appendOffsets(b, t.Inputs)
+	b = appendTimes(b, t.Times)
+	seal(b, 1)
+	return state.Token(b)
+}
+
+// DecodeToken reads what Token.Encode wrote. A token that is empty, cut short
+// or changed is an error that matches state.ErrCorrupt; one of a later layout
+// matches ErrNewer.
+func DecodeToken(s state.Token) (Token, error) {
+	b := []byte(s)
+	if len(b) == 0 {
+		return Token{}, fmt.Errorf("view token: %w: it is empty", state.ErrCorrupt)
+	}
+	if !sealed(b, 1) {
+		return Token{}, fmt.Errorf("view token: %w: wrong checksum over %d bytes", state.ErrCorrupt, len(b))
+	}
+	if b[0] != tokenVersion {
+		return Token{}, fmt.Errorf("view token of layout %d: %w: this one reads layout %d; run the newer release, or drop the view to have it rebuilt",
+			b[0], ErrNewer, tokenVersion)
+	}
+	r := reader{b: b[tokenHeadBytes:]}
+	var t Token
+	r.fixed(t.Lineage[:])
+	t.Epoch = r.uvarint()
+	t.Seq = r.uvarint()
+	t.Nonce = r.uint64()
+	t.Wall = r.varint()
+	flags := r.byte()
+	t.Restoring = flags&flagRestoring != 0
+	t.Changelog = r.offsets()
+	t.Inputs = r.offsets()
+	t.Times = r.times()
+	if flags&^flagRestoring != 0 || len(r.b) > 0 {
+		r.fail()
+	}
+	if r.err != nil {
+		return Token{}, fmt.Errorf("view token: %w: %w", state.ErrCorrupt, r.err)
+	}
+	return t, nil
+}
+
+// Encode returns the stamp as the metadata of a committed offset: printable,
+// and never longer than MaxStampSize says.
+func (s Stamp) Encode() string {
+	b := make([]byte, stampHeadBytes, 256)
+	copy(b, stampMagic)
+	b[len(stampMagic)] = stampVersion
+	b = append(b, s.Lineage[:]...)
+	b = binary.AppendUvarint(b, s.Seq)
+	b = binary.BigEndian.AppendUint64(b, s.Nonce)
+	b = appendOffsets(b, s.Changelog)
+	b = appendTimes(b, s.Times)
+	b = binary.AppendUvarint(b, uint64(len(s.Inputs)))
+	for _, in := range s.Inputs {
+		b = appendString(b, in.Topic)
+		b = append(b, in.ID[:]...)
+		b = binary.AppendVarint(b, int64(in.LeaderEpoch))
+		b = binary.AppendVarint(b, int64(in.Partitions))
+		b = binary.AppendVarint(b, in.Time)
+	}
+	seal(b, len(stampMagic)+1)
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+// DecodeStamp reads the metadata of a committed offset. Metadata that is empty
+// or that another program wrote is not ours and no error; ours is an error
+// when it is damaged, or of a later layout (ErrNewer).
+func DecodeStamp(metadata string) (s Stamp, isOurs bool, err error) {
+	if !strings.HasPrefix(metadata, stampPrefix) {
+		return Stamp{}, false, nil
+	}
+	b, err := base64.StdEncoding.Strict().DecodeString(metadata)
+	if err != nil {
+		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: %w", err)
+	}
+	if !sealed(b, len(stampMagic)+1) {
+		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: wrong checksum over %d bytes", len(b))
+	}
+	if v := b[len(stampMagic)]; v != stampVersion {
+		return Stamp{}, true, fmt.Errorf("stamp of layout %d in the metadata of a committed offset: %w: this one reads layout %d; run the newer release",
+			v, ErrNewer, stampVersion)
+	}
+	r := reader{b: b[stampHeadBytes:]}
+	r.fixed(s.Lineage[:])
+	s.Seq = r.uvarint()
+	s.Nonce = r.uint64()
+	s.Changelog = r.offsets()
+	s.Times = r.times()
+	if n := r.count(minInputBytes); n > 0 {
+		s.Inputs = make([]Input, n)
+	}
+	for i := range s.Inputs {
+		in := &s.Inputs[i]
+		in.Topic = r.string()
+		r.fixed(in.ID[:])
+		in.LeaderEpoch = r.int32()
+		in.Partitions = r.int32()
+		in.Time = r.varint()
+	}
+	if len(r.b) > 0 {
+		r.fail()
+	}
+	if r.err != nil {
+		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: %w", r.err)
+	}
+	return s, true, nil
+}
+
+// MaxStampSize returns the length of the longest stamp of a task that has
+// these stores with a changelog, these input topics and these operators with
+// a stream time ("" for the task's own). It is for comparison with
+// MaxMetadataBytes when a topology is built.
+func MaxStampSize(stores, inputs, times []string) int {
+	n := stampHeadBytes + len(Lineage{}) + binary.MaxVarintLen64 + 8
+	n += len(binary.AppendUvarint(nil, uint64(len(stores))))
+	n += len(binary.AppendUvarint(nil, uint64(len(times))))
+	n += len(binary.AppendUvarint(nil, uint64(len(inputs))))
+	for _, name := range stores {
+		n += stringBytes(name) + binary.MaxVarintLen64
+	}
+	for _, name := range times {
+		n += stringBytes(name) + binary.MaxVarintLen64
+	}
+	for _, name := range inputs {
+		n += stringBytes(name) + 16 + 2*binary.MaxVarintLen32 + binary.MaxVarintLen64
+	}
+	return base64.StdEncoding.EncodedLen(n)
+}
+
+// seal writes the checksum of all of b but itself at b[at:at+4].
+func seal(b []byte, at int) { binary.BigEndian.PutUint32(b[at:], checksum(b, at)) }
+
+func sealed(b []byte, at int) bool {
+	return len(b) >= at+crc32.Size && binary.BigEndian.Uint32(b[at:]) == checksum(b, at)
+}
+
+func checksum(b []byte, at int) uint32 {
+	return crc32.Update(crc32.Checksum(b[:at], castagnoli), castagnoli, b[at+crc32.Size:])
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func stringBytes(s string) int { return len(binary.AppendUvarint(nil, uint64(len(s)))) + len(s) }
+
+func appendOffsets(b []byte, list []Offset) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, o := range list {
+		b = binary.AppendVarint(appendString(b, o.Name), o.Next)
+	}
+	return b
+}
+
+func appendTimes(b []byte, list []Time) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, t := range list {
+		b = binary.AppendVarint(appendString(b, t.Name), t.Millis)
+	}
+	return b
+}
+
+// reader takes fields off the front of b. After an error every field is zero.
+type reader struct {
+	b   []byte
+	err error
+}
+
+func (r *reader) fail() {
+	r.b = nil
+	if r.err == nil {
+		r.err = errDamaged
+	}
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.b) {
+		r.fail()
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *reader) fixed(dst []byte) { copy(dst, r.take(len(dst))) }
+
+func (r *reader) byte() byte {
+	if b := r.take(1); len(b) == 1 {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) uint64() uint64 {
+	if b := r.take(8); len(b) == 8 {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) int32() int32 {
+	v := r.varint()
+	if v < math.MinInt32 || v > math.MaxInt32 {
+		r.fail()
+		return 0
+	}
+	return int32(v)
+}
+
+// count reads the length of a list whose elements take at least size bytes.
+func (r *reader) count(size int) int {
+	n := r.uvarint()
+	if n > uint64(len(r.b)/size) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) string() string { return string(r.take(r.count(1))) }
+
+func (r *reader) offsets() []Offset {
+	n := r.count(minOffsetBytes)
+	if n == 0 {
+		return nil
+	}
+	list := make([]Offset, n)
+	for i := range list {
+		list[i] = Offset{r.string(), r.varint()}
+	}
+	return list
+}
+
+func (r *reader) times() []Time {
+	n := r.count(minTimeBytes)
+	if n == 0 {
+		return nil
+	}
+	list := make([]Time, n)
+	for i := range list {
+		list[i] = Time{r.string(), r.varint()}
+	}
+	return list
+}

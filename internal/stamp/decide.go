@@ -1,0 +1,105 @@
+package stamp
+
+// Verdict says how a view stands to what Kafka committed.
+type Verdict uint8
+
+// The verdicts of Decide. Only FirstClaim, InStep, Behind, Partial and NoView
+// can be acted on without a person; the others mean that one of the two sides
+// was changed behind the runtime's back.
+const (
+	// FirstClaim: no batch was ever committed, as far as either side knows.
+	// There is no stamp, and no view, or a view that holds no batch because a
+	// first claim was interrupted; its lineage then stays. A changelog that is
+	// not empty is another system's state to take over: restore it whole.
+	FirstClaim Verdict = iota + 1
+	// InStep: the view holds exactly the batch that Kafka committed last.
+	InStep
+	// Behind: the view holds an earlier batch. Replay the changelog from the
+	// token's positions to the stamp's.
+	Behind
+	// Partial: a restore was interrupted. The contents are no batch boundary;
+	// replay from the token's positions to the stamp's before any use.
+	Partial
+	// NoView: Kafka has a stamp and the view is gone. Rebuild it whole.
+	NoView
+	// Ahead: the view holds what Kafka never committed: the committed offsets
+	// were set back, or the view belongs to another cluster.
+	Ahead
+	// ForeignLineage: view and stamp are of two different lives of the task.
+	ForeignLineage
+	// OtherBatch: both stand at the same number, but it was given twice, and
+	// the view holds the batch that was not committed.
+	OtherBatch
+	// NoStamp: the view holds batches and Kafka has no stamp: the group's
+	// offsets expired, were deleted, or were set by another tool.
+	NoStamp
+)
+
+// String returns the verdict in words, for logs and errors.
+func (v Verdict) String() string {
+	switch v {
+	case FirstClaim:
+		return "first claim"
+	case InStep:
+		return "in step"
+	case Behind:
+		return "behind"
+	case Partial:
+		return "partial restore"
+	case NoView:
+		return "no view"
+	case Ahead:
+		return "ahead"
+	case ForeignLineage:
+		return "foreign lineage"
+	case OtherBatch:
+		return "other batch"
+	case NoStamp:
+		return "no stamp"
+	}
+	return "unknown verdict"
+}
+
+// Decide compares the token of a view, nil when there is no view, with the
+// latest stamp of the task's committed offsets, nil when there is none.
+//
+// A difference of lineage outranks everything else, since sequence numbers and
+// positions of two lineages cannot be compared. For a view under restore the
+// positions decide, not the sequence numbers: as long as it holds nothing
+// beyond the stamp the restore can be resumed.
+func Decide(token *Token, stamp *Stamp) Verdict {
+	switch {
+	case stamp == nil && (token == nil || token.Seq == 0):
+		return FirstClaim
+	case stamp == nil:
+		return NoStamp
+	case token == nil:
+		return NoView
+	case token.Lineage != stamp.Lineage:
+		return ForeignLineage
+	case token.Seq > stamp.Seq:
+		return Ahead
+	case token.Restoring && beyond(token.Changelog, stamp.Changelog):
+		return Ahead
+	case token.Restoring:
+		return Partial
+	case token.Seq < stamp.Seq:
+		return Behind
+	case token.Nonce != stamp.Nonce:
+		return OtherBatch
+	}
+	return InStep
+}
+
+// beyond reports whether a position is higher than the one of the same name.
+// Names that only one side has are stores that were added or removed since.
+func beyond(positions, limit []Offset) bool {
+	for _, p := range positions {
+		for _, l := range limit {
+			if p.Name == l.Name && p.Next > l.Next {
+				return true
+			}
+		}
+	}
+	return false
+}

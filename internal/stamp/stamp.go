@@ -1,0 +1,129 @@
+// Package stamp holds the two records of facts by which Kafka and a view of a
+// task's state are compared when the task is claimed: the Token that a view
+// stores beside its data, and the Stamp that travels in the metadata of the
+// offsets committed to Kafka. Decide turns the two into a Verdict.
+//
+// The package is pure: no clock, no randomness, no I/O. Byte layouts are in
+// docs/formats/stamp.md.
+package stamp
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// MaxMetadataBytes is the longest metadata of a committed offset that a broker
+// takes by default (offset.metadata.max.bytes). A topology whose stamp could
+// get longer, see MaxStampSize, cannot be committed and must be refused when
+// it is built.
+const MaxMetadataBytes = 4096
+
+// ErrNewer says that a token or stamp was written by a newer release of this
+// library in a layout that this one does not know. The data is not damaged.
+var ErrNewer = errors.New("written by a newer release")
+
+// Lineage is the random identity of a task's state. It is made at the first
+// claim and again when the state is reset on purpose, so that leftovers of
+// another life of the task are never taken for this one's.
+type Lineage [16]byte
+
+// String returns the lineage as 32 hexadecimal digits.
+func (l Lineage) String() string { return hex.EncodeToString(l[:]) }
+
+// Offset is a position: the next offset to read of the task's own partition
+// of a changelog (Name is the store) or of an input topic (Name is the topic).
+type Offset struct {
+	Name string
+	Next int64
+}
+
+// Time is a stream time in milliseconds since 1970. Name is the operator that
+// it belongs to; "" is the stream time of the task itself. The times of the
+// input partitions are in Input.
+type Time struct {
+	Name   string
+	Millis int64
+}
+
+// Token is what a view stores beside its data, in the same atomic unit. The
+// backend compares its encoding for equality and knows nothing of its fields.
+type Token struct {
+	Lineage Lineage
+	// Epoch counts the claims of the view. Each claim stores Epoch + 1, which
+	// is what refuses everybody who holds an older token.
+	Epoch uint64
+	// Seq and Nonce name the last batch that the view holds as a whole: Seq
+	// counts the batches of the lineage from 1, and 0 is a view that holds
+	// none; Nonce is random, so that two batches of one number differ.
+	Seq, Nonce uint64
+	// Changelog is the next offset per store: what was written before it is
+	// in the view.
+	Changelog []Offset
+	// Inputs is the next offset per input topic after batch Seq.
+	Inputs []Offset
+	// Wall is when the token was made, in milliseconds since 1970 by the
+	// writer's clock. A view older than the changelog's tombstones live cannot
+	// be brought up to date by a replay.
+	Wall int64
+	// Times are the stream times after batch Seq.
+	Times []Time
+	// Restoring says that a restore is under way: the contents are a partial
+	// replay of the changelog up to Changelog and not the state after any
+	// batch. Seq and Nonce then still name the last batch that the view held
+	// as a whole, and say nothing about the contents.
+	Restoring bool
+}
+
+// Input is what a stamp says about one input topic of the task.
+type Input struct {
+	Topic string
+	// ID is the topic's id: a topic that was deleted and created again under
+	// the same name has another one, and its offsets mean something else.
+	ID [16]byte
+	// LeaderEpoch is the leader epoch of the last record processed, -1 when it
+	// is not known.
+	LeaderEpoch int32
+	// Partitions is the topic's partition count.
+	Partitions int32
+	// Time is the partition time in milliseconds, the highest timestamp
+	// processed from the partition; -1 when it is not known.
+	Time int64
+}
+
+// Stamp is what Kafka knows about a batch: the metadata of each offset that
+// the batch commits. It is complete in each of them, so any one is enough, and
+// of several the one with the highest Seq counts (see Latest).
+type Stamp struct {
+	Lineage    Lineage
+	Seq, Nonce uint64 // as in Token
+	// Changelog is the position after the batch: its last write is before it.
+	Changelog []Offset
+	Times     []Time
+	Inputs    []Input
+}
+
+// Latest returns the stamp with the highest Seq: a batch commits only the
+// partitions in which it made progress, so the stamps of the others are older.
+// It is an error to call it with none, and for the stamps of one task to be of
+// different lineages or to give one Seq to two batches.
+func Latest(stamps []Stamp) (Stamp, error) {
+	if len(stamps) == 0 {
+		return Stamp{}, errors.New("no stamp to choose from")
+	}
+	latest := stamps[0]
+	for _, s := range stamps[1:] {
+		switch {
+		case s.Lineage != latest.Lineage:
+			return Stamp{}, fmt.Errorf("the committed offsets of one task carry stamps of two lineages, %s (seq %d) and %s (seq %d): "+
+				"offsets were copied from another group or reset for some of the partitions only; reset the task's state, or restore the offsets",
+				latest.Lineage, latest.Seq, s.Lineage, s.Seq)
+		case s.Seq == latest.Seq && s.Nonce != latest.Nonce:
+			return Stamp{}, fmt.Errorf("the committed offsets of one task carry stamps of two batches with the number %d (nonces %016x and %016x): "+
+				"two writers committed for the task; reset the task's state", s.Seq, latest.Nonce, s.Nonce)
+		case s.Seq > latest.Seq:
+			latest = s
+		}
+	}
+	return latest, nil
+}

@@ -1,0 +1,655 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirstreams/weir/internal/assign"
+	"github.com/weirstreams/weir/internal/keyenc"
+	"github.com/weirstreams/weir/internal/task"
+)
+
+// Kafka is the Broker of production: franz-go.
+type Kafka struct {
+	// Options reach the cluster: seed brokers, dialer, TLS, SASL, hooks.
+	Options []kgo.Opt
+	// SessionTimeout, HeartbeatInterval and RebalanceTimeout are those of the
+	// group; TransactionTimeout is that of the producer. All are required.
+	SessionTimeout     time.Duration
+	HeartbeatInterval  time.Duration
+	RebalanceTimeout   time.Duration
+	TransactionTimeout time.Duration
+	// MaxBufferedOutputs bounds the records between Produce and their
+	// acknowledgement.
+	MaxBufferedOutputs int
+	// MaxFetchBytes bounds one fetch response.
+	MaxFetchBytes int32
+	// MaxRecordBytes is the size up to which the tasks let a record through;
+	// a batch may carry one of that size with its overhead.
+	MaxRecordBytes int
+	Logger         *slog.Logger
+}
+
+var _ Broker = (*Kafka)(nil)
+
+// batchOverhead is what a produce batch may need beside its largest record.
+const batchOverhead = 64 << 10
+
+func (k *Kafka) common() []kgo.Opt {
+	return append([]kgo.Opt{
+		kgo.ClientID("weir"),
+		kgo.MetadataMinAge(250 * time.Millisecond),
+		kgo.FetchMaxWait(maxPollWait),
+		kgo.FetchMaxBytes(k.MaxFetchBytes),
+		kgo.FetchMaxPartitionBytes(k.MaxFetchBytes),
+		kgo.KeepControlRecords(),
+		kgo.WithLogger(clientLog{k.Logger}),
+	}, k.Options...)
+}
+
+// Join implements Broker.
+func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
+	m := &member{kafka: k, cfg: cfg, transactional: cfg.TransactionalID != "", produced: map[TopicPartition]*produceEnd{}, seed: maphash.MakeSeed()}
+	m.balancer = newBalancer(cfg.UserData, cfg.Tasks)
+	opts := append(k.common(),
+		kgo.ConsumerGroup(cfg.Group),
+		kgo.ConsumeTopics(cfg.Topics...),
+		kgo.Balancers(m.balancer),
+		kgo.SessionTimeout(k.SessionTimeout),
+		kgo.HeartbeatInterval(k.HeartbeatInterval),
+		kgo.RebalanceTimeout(k.RebalanceTimeout),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.OnPartitionsAssigned(func(_ context.Context, cl *kgo.Client, tps map[string][]int32) {
+			if len(tps) > 0 {
+				cl.PauseFetchPartitions(tps)
+			}
+			cfg.Listener.Assigned(flatten(tps))
+		}),
+		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) { cfg.Listener.Revoked(flatten(tps)) }),
+		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) { cfg.Listener.Lost(flatten(tps)) }),
+		kgo.OnPartitionsCallbackBlocked(func(context.Context, *kgo.Client) { cfg.Listener.RebalanceWaiting() }),
+		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(m.partitioner)),
+		kgo.ProducerLinger(5*time.Millisecond),
+		kgo.ProducerBatchMaxBytes(int32(max(k.MaxRecordBytes+batchOverhead, 1<<20))),
+		kgo.MaxBufferedRecords(k.MaxBufferedOutputs),
+		kgo.UnknownTopicRetries(8),
+	)
+	var err error
+	if m.transactional {
+		opts = append(opts, kgo.TransactionalID(cfg.TransactionalID), kgo.TransactionTimeout(k.TransactionTimeout),
+			kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+		if m.session, err = kgo.NewGroupTransactSession(opts...); err == nil {
+			m.cl = m.session.Client()
+		}
+	} else {
+		opts = append(opts, kgo.DisableAutoCommit(), kgo.RecordDeliveryTimeout(2*time.Minute))
+		m.cl, err = kgo.NewClient(opts...)
+	}
+	if err != nil {
+		return nil, &FatalError{fmt.Errorf("client options: %w", err)}
+	}
+	m.adm = kadm.NewClient(m.cl)
+	return m, nil
+}
+
+func flatten(tps map[string][]int32) []TopicPartition {
+	var list []TopicPartition
+	for t, ps := range tps {
+		for _, p := range ps {
+			list = append(list, TopicPartition{t, p})
+		}
+	}
+	return list
+}
+
+func unflatten(tps []TopicPartition) map[string][]int32 {
+	m := map[string][]int32{}
+	for _, tp := range tps {
+		m[tp.Topic] = append(m[tp.Topic], tp.Partition)
+	}
+	return m
+}
+
+// produceEnd collects the end of one changelog partition in a transaction. It
+// travels in the context of the records.
+type produceEnd struct {
+	context.Context
+	end atomic.Int64
+}
+
+// recordSlab is how many records one allocation holds.
+const recordSlab = 1024
+
+type member struct {
+	kafka         *Kafka
+	cfg           MemberConfig
+	transactional bool
+	session       *kgo.GroupTransactSession
+	cl            *kgo.Client
+	adm           *kadm.Client
+	balancer      *balancer
+
+	records  []task.Record // of the last poll
+	fetched  []Fetched
+	slabs    [][]kgo.Record // reused for each transaction
+	used     int
+	ends     map[TopicPartition]*produceEnd
+	produced map[TopicPartition]*produceEnd
+	seed     maphash.Seed
+
+	mu struct {
+		sync.Mutex
+		produceErr error
+	}
+}
+
+// partitioner places records with a partition there, and others by the hash of
+// their key as the Java client does. Null keys go anywhere.
+func (m *member) partitioner(string) func(*kgo.Record, int) int {
+	next := 0
+	return func(r *kgo.Record, n int) int {
+		switch {
+		case r.Partition >= 0:
+			return int(r.Partition)
+		case r.Key == nil:
+			next++
+			return (next / 64) % n
+		}
+		return int(keyenc.Partition(r.Key, int32(n)))
+	}
+}
+
+func (m *member) Poll(ctx context.Context, limit int, wait time.Duration) ([]Fetched, error) {
+	pctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var fs kgo.Fetches
+	if wait <= 0 {
+		fs = m.cl.PollRecords(nil, limit) //nolint:staticcheck // a nil context means: do not wait
+	} else {
+		fs = m.cl.PollRecords(pctx, limit)
+	}
+	var err error
+	m.fetched, m.records, err = convert(fs, m.fetched[:0], m.records, m.transactional)
+	return m.fetched, err
+}
+
+// convert turns fetches into runs of records that reuse the given memory.
+func convert(fs kgo.Fetches, fetched []Fetched, records []task.Record, committedOnly bool) ([]Fetched, []task.Record, error) {
+	clear(records)
+	n := fs.NumRecords()
+	if cap(records) < n {
+		records = make([]task.Record, 0, n+n/4)
+	}
+	records = records[:0]
+	var failed error
+	fs.EachPartition(func(p kgo.FetchTopicPartition) {
+		if p.Err != nil {
+			switch {
+			case errors.Is(p.Err, context.DeadlineExceeded), errors.Is(p.Err, context.Canceled):
+			case p.Topic == "":
+				failed = p.Err
+			default:
+				err := p.Err
+				if errors.Is(err, kerr.OffsetOutOfRange) {
+					err = ErrOutOfRange
+				}
+				fetched = append(fetched, Fetched{TopicPartition: TopicPartition{p.Topic, p.Partition}, End: -1, Err: fatal(err)})
+			}
+			if len(p.Records) == 0 {
+				return
+			}
+		}
+		from := len(records)
+		for _, r := range p.Records {
+			rec := task.Record{Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, Timestamp: r.Timestamp.UnixMilli(), Key: r.Key, Value: r.Value,
+				Control: r.Attrs.IsControl()}
+			if len(r.Headers) > 0 {
+				rec.Headers = make([]task.Header, len(r.Headers))
+				for i, h := range r.Headers {
+					rec.Headers[i] = task.Header(h)
+				}
+			}
+			records = append(records, rec)
+		}
+		end := p.HighWatermark
+		if committedOnly {
+			end = p.LastStableOffset
+		}
+		fetched = append(fetched, Fetched{TopicPartition: TopicPartition{p.Topic, p.Partition}, Records: records[from:], End: end})
+	})
+	return fetched, records, failed
+}
+
+func (m *member) AllowRebalance() { m.cl.AllowRebalance() }
+
+func (m *member) Begin() error {
+	m.used = 0
+	m.mu.Lock()
+	m.mu.produceErr = nil
+	m.mu.Unlock()
+	for tp, e := range m.produced {
+		e.end.Store(-1)
+		_ = tp
+	}
+	if m.transactional {
+		return producerErr(m.session.Begin())
+	}
+	return nil
+}
+
+// record returns a record that lives until the next Begin.
+func (m *member) record() *kgo.Record {
+	slab, i := m.used/recordSlab, m.used%recordSlab
+	if slab == len(m.slabs) {
+		m.slabs = append(m.slabs, make([]kgo.Record, recordSlab))
+	}
+	m.used++
+	r := &m.slabs[slab][i]
+	*r = kgo.Record{}
+	return r
+}
+
+func (m *member) Produce(ctx context.Context, out []task.Output) {
+	var end *produceEnd
+	var last TopicPartition
+	for i := range out {
+		o := &out[i]
+		r := m.record()
+		r.Topic, r.Partition, r.Key, r.Value = o.Topic, o.Partition, o.Key, o.Value
+		r.Timestamp = time.UnixMilli(o.Timestamp)
+		if len(o.Headers) > 0 {
+			r.Headers = make([]kgo.RecordHeader, len(o.Headers))
+			for j, h := range o.Headers {
+				r.Headers[j] = kgo.RecordHeader(h)
+			}
+		}
+		if o.Store >= 0 {
+			if tp := (TopicPartition{o.Topic, o.Partition}); end == nil || tp != last {
+				if end, last = m.produced[tp], tp; end == nil {
+					end = &produceEnd{Context: context.Background()}
+					end.end.Store(-1)
+					m.produced[tp] = end
+				}
+			}
+			r.Context = end
+		}
+		m.cl.Produce(ctx, r, m.acked)
+	}
+}
+
+// acked is the promise of every record.
+func (m *member) acked(r *kgo.Record, err error) {
+	if err != nil {
+		m.mu.Lock()
+		if m.mu.produceErr == nil {
+			m.mu.produceErr = fmt.Errorf("produce to %s: %w", r.Topic, err)
+		}
+		m.mu.Unlock()
+		return
+	}
+	if e, ok := r.Context.(*produceEnd); ok {
+		for next := r.Offset + 1; ; {
+			have := e.end.Load()
+			if have >= next || e.end.CompareAndSwap(have, next) {
+				return
+			}
+		}
+	}
+}
+
+func (m *member) Flush(ctx context.Context) error {
+	if err := m.cl.Flush(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return producerErr(m.mu.produceErr)
+}
+
+func (m *member) Produced(tp TopicPartition) int64 {
+	if e := m.produced[tp]; e != nil {
+		return e.end.Load()
+	}
+	return -1
+}
+
+func (m *member) Commit(ctx context.Context, offsets []OffsetCommit) (Outcome, error) {
+	if !m.transactional {
+		return m.commitOffsets(ctx, offsets)
+	}
+	ctx = kgo.PreTxnCommitFnContext(ctx, func(req *kmsg.TxnOffsetCommitRequest) error {
+		ids := map[string][16]byte{}
+		for _, t := range req.Topics {
+			ids[t.Topic] = t.TopicID
+		}
+		req.Topics = req.Topics[:0]
+		at := map[string]int{}
+		for i := range offsets {
+			o := &offsets[i]
+			j, ok := at[o.Topic]
+			if !ok {
+				t := kmsg.NewTxnOffsetCommitRequestTopic()
+				t.Topic, t.TopicID = o.Topic, ids[o.Topic]
+				j, at[o.Topic] = len(req.Topics), len(req.Topics)
+				req.Topics = append(req.Topics, t)
+			}
+			p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+			p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = o.Partition, o.Offset, o.LeaderEpoch, &o.Metadata
+			req.Topics[j].Partitions = append(req.Topics[j].Partitions, p)
+		}
+		return nil
+	})
+	committed, err := m.session.End(ctx, kgo.TryCommit)
+	switch {
+	case err != nil:
+		return Unknown, producerErr(err)
+	case committed:
+		return Done, nil
+	case m.rebalanced():
+		return Aborted, nil
+	}
+	return Unknown, errors.New("the client turned the commit into an abort")
+}
+
+// rebalanced asks the group whether this member lost its generation: then the
+// offsets of the transaction were refused and nothing was committed.
+func (m *member) rebalanced() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), m.kafka.SessionTimeout)
+	defer cancel()
+	err := m.Confirm(ctx)
+	return errors.Is(err, ErrNotMember)
+}
+
+// commitOffsets is the commit of at least once.
+func (m *member) commitOffsets(ctx context.Context, offsets []OffsetCommit) (Outcome, error) {
+	set := map[string]map[int32]kgo.EpochOffset{}
+	meta := map[TopicPartition]*string{}
+	for i := range offsets {
+		o := &offsets[i]
+		if set[o.Topic] == nil {
+			set[o.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		set[o.Topic][o.Partition] = kgo.EpochOffset{Epoch: o.LeaderEpoch, Offset: o.Offset}
+		meta[o.TopicPartition] = &o.Metadata
+	}
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		for i := range req.Topics {
+			t := &req.Topics[i]
+			for j := range t.Partitions {
+				t.Partitions[j].Metadata = meta[TopicPartition{t.Topic, t.Partitions[j].Partition}]
+			}
+		}
+		return nil
+	})
+	var failed error
+	m.cl.CommitOffsetsSync(ctx, set, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if failed = err; err != nil {
+			return
+		}
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil && failed == nil {
+					failed = fmt.Errorf("commit %s[%d]: %w", t.Topic, p.Partition, err)
+				}
+			}
+		}
+	})
+	switch {
+	case failed == nil:
+		return Done, nil
+	case errors.Is(failed, kerr.IllegalGeneration), errors.Is(failed, kerr.UnknownMemberID), errors.Is(failed, kerr.RebalanceInProgress):
+		return Aborted, failed
+	}
+	return Unknown, fatal(failed)
+}
+
+func (m *member) Abort(ctx context.Context) error {
+	if !m.transactional {
+		// What was produced stays: at least once. It must be out of the way
+		// before its memory is used again.
+		return m.cl.AbortBufferedRecords(ctx)
+	}
+	_, err := m.session.End(ctx, kgo.TryAbort)
+	return producerErr(err)
+}
+
+// stableRetry is the pause between two looks at offsets that belong to an open
+// transaction.
+const stableRetry = 20 * time.Millisecond
+
+func (m *member) Committed(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Committed, error) {
+	// An open transaction of a dead owner ends by its timeout.
+	ctx, cancel := context.WithTimeout(ctx, 2*m.kafka.TransactionTimeout+m.kafka.SessionTimeout)
+	defer cancel()
+	for {
+		found, err := m.adm.FetchOffsets(kadm.RequireStable(ctx), m.cfg.Group)
+		list := map[TopicPartition]Committed{}
+		for _, tp := range tps {
+			c := Committed{Offset: -1, LeaderEpoch: -1}
+			if o, ok := found.Lookup(tp.Topic, tp.Partition); ok {
+				if o.Err != nil && err == nil {
+					err = fmt.Errorf("offset of %s[%d]: %w", tp.Topic, tp.Partition, o.Err)
+				}
+				c = Committed{o.At, o.LeaderEpoch, o.Metadata}
+			}
+			list[tp] = c
+		}
+		if err == nil {
+			return list, nil
+		}
+		if !errors.Is(err, kerr.UnstableOffsetCommit) && !kerr.IsRetriable(err) {
+			return nil, fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (last answer: %w)", context.Cause(ctx), err)
+		case <-time.After(stableRetry):
+		}
+	}
+}
+
+func (m *member) Bounds(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Bounds, error) {
+	return bounds(ctx, m.adm, tps, m.transactional)
+}
+
+// bounds asks for first and end offsets. Transient errors, such as a leader
+// that moves, are retried until ctx ends.
+func bounds(ctx context.Context, adm *kadm.Client, tps []TopicPartition, committedOnly bool) (map[TopicPartition]Bounds, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var topics []string
+	for t := range unflatten(tps) {
+		topics = append(topics, t)
+	}
+	for {
+		list := map[TopicPartition]Bounds{}
+		start, err := adm.ListStartOffsets(ctx, topics...)
+		high, err2 := adm.ListEndOffsets(ctx, topics...)
+		end, err3 := high, error(nil)
+		if committedOnly {
+			end, err3 = adm.ListCommittedOffsets(ctx, topics...)
+		}
+		err = errors.Join(err, err2, err3)
+		for _, tp := range tps {
+			var b Bounds
+			for i, l := range []kadm.ListedOffsets{start, end, high} {
+				o, ok := l.Lookup(tp.Topic, tp.Partition)
+				if !ok && err == nil {
+					err = fmt.Errorf("%s[%d]: %w", tp.Topic, tp.Partition, kerr.UnknownTopicOrPartition)
+				}
+				if o.Err != nil && err == nil {
+					err = fmt.Errorf("%s[%d]: %w", tp.Topic, tp.Partition, o.Err)
+				}
+				*[]*int64{&b.Start, &b.End, &b.High}[i] = o.Offset
+			}
+			list[tp] = b
+		}
+		if err == nil {
+			return list, nil
+		}
+		if f := fatal(err); ctx.Err() != nil || f != err {
+			return nil, f
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (last answer: %w)", context.Cause(ctx), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (m *member) Confirm(ctx context.Context) error {
+	id, gen := m.cl.GroupMetadata()
+	if id == "" || gen < 0 {
+		return ErrNotMember
+	}
+	req := kmsg.NewPtrHeartbeatRequest()
+	req.Group, req.MemberID, req.Generation = m.cfg.Group, id, gen
+	resp, err := req.RequestWith(ctx, m.cl)
+	if err != nil {
+		return err
+	}
+	switch err := kerr.ErrorForCode(resp.ErrorCode); {
+	case err == nil:
+		return nil
+	case errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.RebalanceInProgress),
+		errors.Is(err, kerr.FencedInstanceID):
+		return fmt.Errorf("%w: %w", ErrNotMember, err)
+	default:
+		return err
+	}
+}
+
+func (m *member) Seek(offsets map[TopicPartition]int64) {
+	set := map[string]map[int32]kgo.EpochOffset{}
+	for tp, o := range offsets {
+		if set[tp.Topic] == nil {
+			set[tp.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		set[tp.Topic][tp.Partition] = kgo.EpochOffset{Epoch: -1, Offset: o}
+	}
+	m.cl.SetOffsets(set)
+}
+
+func (m *member) Pause(tps []TopicPartition)  { m.cl.PauseFetchPartitions(unflatten(tps)) }
+func (m *member) Resume(tps []TopicPartition) { m.cl.ResumeFetchPartitions(unflatten(tps)) }
+
+// purgeLimit bounds a deletion of processed records; it is repeated anyway.
+const purgeLimit = 2 * time.Second
+
+func (m *member) DeleteRecords(ctx context.Context, below map[TopicPartition]int64) error {
+	ctx, cancel := context.WithTimeout(ctx, purgeLimit)
+	defer cancel()
+	var os kadm.Offsets
+	for tp, o := range below {
+		os.Add(kadm.Offset{Topic: tp.Topic, Partition: tp.Partition, At: o})
+	}
+	rs, err := m.adm.DeleteRecords(ctx, os)
+	if err != nil {
+		return err
+	}
+	return rs.Error()
+}
+
+func (m *member) TopicFacts(ctx context.Context, topics []string) (map[string]TopicFacts, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	details, err := m.adm.ListTopics(ctx, topics...)
+	if err != nil {
+		return nil, err
+	}
+	facts := map[string]TopicFacts{}
+	for _, t := range topics {
+		d := details[t]
+		if d.Err != nil {
+			return nil, fatal(fmt.Errorf("topic %s: %w", t, d.Err))
+		}
+		facts[t] = TopicFacts{ID: [16]byte(d.ID), Partitions: int32(len(d.Partitions))}
+	}
+	return facts, nil
+}
+
+func (m *member) Assignment() assign.Assignment { return m.balancer.lastAssignment() }
+
+func (m *member) Close(ctx context.Context) {
+	if m.transactional && m.kafka != nil {
+		m.cl.AllowRebalance()
+	}
+	if err := m.cl.AbortBufferedRecords(ctx); err != nil {
+		m.kafka.Logger.Debug("buffered records not dropped", "error", err)
+	}
+	m.cl.CloseAllowingRebalance()
+}
+
+// producerErr sorts the errors of a producer.
+func producerErr(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch), errors.Is(err, kerr.InvalidProducerIDMapping),
+		errors.Is(err, kerr.UnknownProducerID):
+		return fmt.Errorf("%w: %w", ErrFenced, err)
+	}
+	return fatal(err)
+}
+
+// fatal marks the errors that need a person, with what to do.
+func fatal(err error) error {
+	for _, f := range []struct {
+		is   error
+		hint string
+	}{
+		{kerr.UnknownTopicOrPartition, "create the topic"},
+		{kerr.MessageTooLarge, "raise max.message.bytes of the topic, or lower MaxRecordBytes so that the record can be dead-lettered"},
+		{kerr.RecordListTooLarge, "raise max.message.bytes of the topic"},
+		{kerr.TopicAuthorizationFailed, "grant the application read, write and describe on the topic"},
+		{kerr.GroupAuthorizationFailed, "grant the application read on the group"},
+		{kerr.ClusterAuthorizationFailed, "grant the application idempotent write on the cluster"},
+		{kerr.TransactionalIDAuthorizationFailed, "grant the application write and describe on transactional ids with its id as prefix"},
+		{kerr.SaslAuthenticationFailed, "check user and password"},
+		{kerr.InvalidRecord, "check the topic's settings: the broker refused the record (a compacted topic needs a key)"},
+		{kerr.InvalidTransactionTimeout, "lower TransactionTimeout below the broker's transaction.max.timeout.ms"},
+		{kerr.UnsupportedForMessageFormat, "use a broker of version 2.5 or newer"},
+		{kerr.InvalidTopicException, "use a topic name of letters, digits, dots, underscores and hyphens"},
+		{kerr.OffsetMetadataTooLarge, "raise offset.metadata.max.bytes of the broker, or split the topology"},
+		{kerr.InconsistentGroupProtocol, "another application uses the group id; choose another application id"},
+		{kerr.InvalidSessionTimeout, "choose a session timeout between the broker's group.min.session.timeout.ms and group.max.session.timeout.ms"},
+	} {
+		if errors.Is(err, f.is) {
+			return &FatalError{fmt.Errorf("%w: %s", err, f.hint)}
+		}
+	}
+	return err
+}
+
+// clientLog passes on what the client has to say, at one level below its own:
+// what it retries by itself is not news for an operator.
+type clientLog struct{ log *slog.Logger }
+
+func (l clientLog) Level() kgo.LogLevel {
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+		return kgo.LogLevelInfo
+	}
+	return kgo.LogLevelWarn
+}
+
+func (l clientLog) Log(level kgo.LogLevel, msg string, kv ...any) {
+	at := slog.LevelDebug
+	if level == kgo.LogLevelError {
+		at = slog.LevelInfo
+	}
+	l.log.Log(context.Background(), at, "kafka client: "+msg, kv...)
+}

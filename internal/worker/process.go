@@ -1,0 +1,275 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirstreams/weir/internal/task"
+)
+
+// millis is the wall time in ms.
+func (w *Worker) millis() int64 { return w.cfg.Clock.Now().UnixMilli() }
+
+// buffered is what waits in the queues of the tasks.
+func (w *Worker) buffered() (records, bytes int) {
+	for _, r := range w.order {
+		if r.phase != running {
+			continue
+		}
+		for i := range r.plan.Inputs {
+			n, b := r.t.Buffered(i)
+			records, bytes = records+n, bytes+b
+		}
+	}
+	return records, bytes
+}
+
+// pollLimit is how many records the next poll may bring. Backpressure is not
+// to poll for more: MaxBufferedRecords and MaxBufferedBytes bound what waits.
+// Partitions are paused only when what waits cannot be processed, because an
+// input that others wait for has nothing.
+func (w *Worker) pollLimit() int {
+	records, bytes := w.buffered()
+	full := records >= w.cfg.MaxBufferedRecords || bytes >= w.cfg.MaxBufferedBytes
+	if !full {
+		if len(w.paused) > 0 && records < w.cfg.MaxBufferedRecords/2 && bytes < w.cfg.MaxBufferedBytes/2 {
+			var tps []TopicPartition
+			for tp := range w.paused {
+				tps = append(tps, tp)
+			}
+			clear(w.paused)
+			w.member.Resume(tps)
+		}
+		if len(w.paused) > 0 {
+			return pollWhilePaused
+		}
+		return max(w.cfg.MaxBufferedRecords-records, 1)
+	}
+	if w.progress {
+		return 1
+	}
+	var tps []TopicPartition
+	for _, r := range w.order {
+		if r.phase != running {
+			continue
+		}
+		for i, topic := range r.plan.Inputs {
+			tp := TopicPartition{topic, r.spec.ID.Partition}
+			if n, _ := r.t.Buffered(i); n > 0 && !w.paused[tp] {
+				w.paused[tp] = true
+				tps = append(tps, tp)
+			}
+		}
+	}
+	if len(tps) > 0 {
+		w.member.Pause(tps)
+	}
+	return pollWhilePaused
+}
+
+// pollWait is how long the next poll may wait: not at all while there is work,
+// else until the next thing is due.
+func (w *Worker) pollWait() time.Duration {
+	if w.progress || w.waiting.Load() || len(w.assigned) > 0 {
+		return 0
+	}
+	now := w.cfg.Clock.Now()
+	wait := maxPollWait
+	until := func(t time.Time) { wait = max(min(wait, t.Sub(now)), 0) }
+	if !w.dirtyAt.IsZero() {
+		until(w.dirtyAt.Add(w.cfg.CommitInterval))
+	}
+	for _, r := range w.order {
+		switch r.phase {
+		case restoring:
+			return 0
+		case running:
+			if ms := r.t.NextWallClock(); ms > 0 {
+				until(time.UnixMilli(ms))
+			}
+			if !r.unflushed.IsZero() {
+				until(r.unflushed.Add(w.cfg.FlushInterval))
+			}
+		default:
+			until(r.retryAt)
+		}
+	}
+	return wait
+}
+
+// enqueue gives fetched records to their tasks.
+func (w *Worker) enqueue(ctx context.Context, fetched []Fetched) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range fetched {
+		f := &fetched[i]
+		s, ok := w.slots[f.TopicPartition]
+		if !ok {
+			continue
+		}
+		r := w.mu.tasks[s.task]
+		if r == nil || r.phase != running {
+			continue // paused; a late leftover of a fetch
+		}
+		if f.Err != nil {
+			if errors.Is(f.Err, ErrOutOfRange) {
+				if err := w.outOfRange(ctx, r, s.input); err != nil {
+					return err
+				}
+				continue
+			}
+			return fmt.Errorf("fetch %s[%d]: %w", f.Topic, f.Partition, f.Err)
+		}
+		records := f.Records
+		for len(records) > 0 && records[0].Offset < r.fetchNext[s.input] {
+			records = records[1:] // a rewind of the client brought them again
+		}
+		if n := len(records); n > 0 {
+			r.fetchNext[s.input] = records[n-1].Offset + 1
+			r.t.Add(s.input, records...)
+			w.cfg.Metrics.recordsIn(f.TopicPartition, n)
+		}
+		if f.End >= 0 {
+			lag := max(f.End-r.fetchNext[s.input], 0)
+			r.t.SetLag(s.input, lag)
+			w.cfg.Metrics.lag(f.TopicPartition, lag)
+		}
+	}
+	return nil
+}
+
+// askLags finds the lag of inputs that others of their task wait for. A fetch
+// that brings nothing tells the client's user nothing, so the broker is asked.
+func (w *Worker) askLags(ctx context.Context) error {
+	now := w.cfg.Clock.Now()
+	if now.Before(w.lagAt) {
+		return nil
+	}
+	var tps []TopicPartition
+	var inputs []int
+	for _, r := range w.order {
+		if r.phase != running {
+			continue
+		}
+		for _, i := range r.t.Waiting(inputs) {
+			tps = append(tps, TopicPartition{r.plan.Inputs[i], r.spec.ID.Partition})
+		}
+	}
+	if len(tps) == 0 {
+		return nil
+	}
+	w.lagAt = now.Add(lagInterval)
+	bounds, err := w.member.Bounds(ctx, tps)
+	if err != nil {
+		return fmt.Errorf("ask for end offsets: %w", err)
+	}
+	for tp, b := range bounds {
+		s := w.slots[tp]
+		if r := w.mu.tasks[s.task]; r != nil && r.phase == running {
+			r.t.SetLag(s.input, max(b.End-r.fetchNext[s.input], 0))
+		}
+	}
+	return nil
+}
+
+// process runs the tasks for a quantum of time, round robin.
+func (w *Worker) process(ctx context.Context) error {
+	w.progress = false
+	if err := w.askLags(ctx); err != nil {
+		return err
+	}
+	start := w.cfg.Clock.Now()
+	for more := true; more; {
+		more = false
+		for _, r := range w.order {
+			if r.phase != running {
+				continue
+			}
+			before := w.cfg.Clock.Now()
+			n, err := w.step(ctx, r, func() (task.Effects, error) { return r.t.Step(before.UnixMilli(), w.stepSize) })
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				more = true
+				if err := w.pace(r, n, w.cfg.Clock.Now().Sub(before)); err != nil {
+					return err
+				}
+			}
+		}
+		if more && (w.cfg.Clock.Now().Sub(start) >= quantum || w.waiting.Load() || w.commitDue()) {
+			w.progress = true
+			return nil
+		}
+	}
+	return nil
+}
+
+// pace makes steps so long that they fit into the quantum, and refuses a
+// record that takes so long that the group would lose its member over it.
+func (w *Worker) pace(r *runner, n int, took time.Duration) error {
+	switch {
+	case took > quantum && n == 1 && took > w.cfg.MaxRecordTime:
+		return fmt.Errorf("task %s: one record took %v, more than MaxRecordTime (%v): the group takes the member for dead; make the processor faster or raise the limit",
+			r.spec.ID, took.Round(time.Millisecond), w.cfg.MaxRecordTime)
+	case took > quantum:
+		w.stepSize = max(w.stepSize/4, 1)
+	case took < quantum/4 && w.stepSize < maxStep:
+		w.stepSize = min(w.stepSize*2, maxStep)
+	}
+	return nil
+}
+
+// step runs one step of a task and sends what came of it.
+func (w *Worker) step(ctx context.Context, r *runner, f func() (task.Effects, error)) (int, error) {
+	w.mu.Lock()
+	e, err := f()
+	dirty := r.t.Dirty()
+	w.mu.Unlock()
+	if err != nil {
+		return 0, &runnerError{r, err}
+	}
+	w.batchRecords += e.Records
+	if dirty && w.dirtyAt.IsZero() {
+		w.dirtyAt = w.cfg.Clock.Now()
+	}
+	if len(e.Outputs) > 0 {
+		if err := w.begin(); err != nil {
+			return 0, err
+		}
+		w.member.Produce(ctx, e.Outputs)
+		w.cfg.Metrics.recordsOut(e.Outputs)
+	}
+	if e.Records > 0 {
+		w.point(AfterProcess)
+	}
+	return e.Records, nil
+}
+
+// punctuate runs the wall-clock punctuations that are due.
+func (w *Worker) punctuate(ctx context.Context) error {
+	now := w.millis()
+	for _, r := range w.order {
+		if r.phase != running {
+			continue
+		}
+		if due := r.t.NextWallClock(); due == 0 || due > now {
+			continue
+		}
+		if _, err := w.step(ctx, r, func() (task.Effects, error) { return r.t.Punctuate(now) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runnerError is an error of one task.
+type runnerError struct {
+	r   *runner
+	err error
+}
+
+func (e *runnerError) Error() string { return e.err.Error() }
+func (e *runnerError) Unwrap() error { return e.err }

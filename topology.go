@@ -1,0 +1,71 @@
+package weir
+
+import (
+	"errors"
+
+	"github.com/weirstreams/weir/internal/bridge"
+	"github.com/weirstreams/weir/internal/keyenc"
+	"github.com/weirstreams/weir/internal/task"
+	"github.com/weirstreams/weir/internal/topology"
+)
+
+// Topology is what [Builder.Build] returns: the steps of a program, checked and
+// cut into subtopologies at the repartition topics. Each subtopology runs as one
+// task per partition of its source topics. A Topology is safe for concurrent use
+// and may be run by several applications.
+type Topology struct {
+	graph *topology.Topology
+	b     *Builder
+}
+
+// String describes the topology as Kafka Streams prints a TopologyDescription,
+// for people and for the tools that read one. Names of repartition topics stand
+// without the application.
+func (t *Topology) String() string { return t.graph.String() }
+
+// check returns the calls on the builder that came too late.
+func (t *Topology) check() error { return errors.Join(t.b.late...) }
+
+// plans returns what the runtime makes tasks of, one for each subtopology and at
+// the index of its id.
+func (t *Topology) plans(app string) []*task.Plan {
+	plans := make([]*task.Plan, len(t.graph.Subtopologies))
+	for i, s := range t.graph.Subtopologies {
+		p := &task.Plan{Subtopology: s.ID}
+		sources := make([][]*node, len(s.Sources))
+		for j, src := range s.Sources {
+			p.Inputs = append(p.Inputs, src.Topic(app))
+			sources[j] = t.b.decoders[src.Node]
+		}
+		for _, st := range s.Stores {
+			spec := task.StoreSpec{Name: st.Name, Timestamped: st.Timestamped}
+			if st.Logged {
+				spec.Changelog = keyenc.ChangelogTopic(app, st.Name)
+			}
+			p.Stores = append(p.Stores, spec)
+		}
+		p.New = func(c *task.Context) (task.Instance, error) { return newInstance(c, app, sources) }
+		plans[i] = p
+	}
+	return plans
+}
+
+// stores describes all stores by name.
+func (t *Topology) stores() map[string]storeInfo {
+	infos := map[string]storeInfo{}
+	for _, s := range t.graph.Subtopologies {
+		for _, st := range s.Stores {
+			info := t.b.stores[st.Name].info
+			info.subtopology = s.ID
+			infos[st.Name] = info
+		}
+	}
+	return infos
+}
+
+func init() {
+	bridge.Topology = func(t any) (*topology.Topology, func(app string) []*task.Plan) {
+		top := t.(*Topology)
+		return top.graph, top.plans
+	}
+}
