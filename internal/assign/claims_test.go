@@ -20,7 +20,7 @@ func TestAdmission(t *testing.T) {
 		return m
 	}
 	unreadable := Member{ID: "u", Generation: 4, Partitions: tasks[0].Partitions}
-	stale := member("z", 9, Version, next, 0)
+	stale := member("a", 9, Version, next, 0)
 	stale.Generation = 2
 
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestAdmission(t *testing.T) {
 		{
 			"a stale claim is no claim", old,
 			[]Member{stale, member("b", 1, Version, old, 0)},
-			map[string]ErrorCode{"z": CodeTopology}, old.String(),
+			map[string]ErrorCode{"a": CodeTopology}, old.String(),
 		},
 		{
 			"both have tasks: most members", old,
@@ -139,6 +139,7 @@ func TestForeignLeaderLeavesTheOthersAlone(t *testing.T) {
 		members := []Member{
 			{ID: "leader", Generation: -1, UserData: leader},
 			owner("a", 0, 4, 0, 2), owner("b", 1, 4, 1), owner("c", 2, -1),
+			owner("zombie", 3, 3, 1),
 		}
 		plan, followUp := Sticky{}.Assign(Cluster{
 			Topology: leader.Topology, Tasks: layout(func(int) bool { return true }, 4, 4),
@@ -150,7 +151,10 @@ func TestForeignLeaderLeavesTheOthersAlone(t *testing.T) {
 		if e := plan["leader"].Error; e == nil || e.Code != code {
 			t.Errorf("%s: the leader got %v", name, e)
 		}
-		for _, m := range members[1:] {
+		if a := plan["zombie"]; a.Error != nil || len(a.Active)+len(a.Partitions) > 0 {
+			t.Errorf("%s: a leftover was kept: %+v", name, a)
+		}
+		for _, m := range members[1:4] {
 			a := plan[m.ID]
 			if a.Error != nil || !slices.Equal(a.Active, m.UserData.Owned) || !slices.Equal(a.Partitions, m.Partitions) {
 				t.Errorf("%s: %s got %+v, want %v", name, m.ID, a, m.UserData.Owned)

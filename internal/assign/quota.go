@@ -2,15 +2,16 @@ package assign
 
 import "math"
 
-// The costs of a unit of flow, each of which outweighs all units of the next:
-// a lower bound that is not met; a task that has to move; that task being a
-// stateful one; a task that goes where there is no state for it.
+// The costs of a unit of flow: a lower bound that is not met; a task that has
+// to move; that task being a stateful one; a task that goes where there is no
+// state for it. Each outweighs rankStep units of the next, and no exchange
+// between plans trades one for more than there are tasks.
 const (
-	maxTasks    = 1 << 15 // what keeps the ranks apart; more tasks balance just as well
-	costMiss    = costMove * maxTasks
-	costMove    = costState * maxTasks
-	costState   = costForeign * maxTasks
+	rankStep    = 1 << 15
 	costForeign = 1
+	costState   = costForeign * rankStep
+	costMove    = costState * rankStep
+	costMiss    = costMove * rankStep
 )
 
 // setQuotas decides how many tasks of each class each worker gets, as the flow

@@ -171,6 +171,37 @@ func TestHighestPositionWins(t *testing.T) {
 	}
 }
 
+// TestFewChoicesComeFirst: a process that alone has state for a task gets it,
+// although another task would find the most there, too.
+func TestFewChoicesComeFirst(t *testing.T) {
+	t.Parallel()
+	tasks := layout(func(int) bool { return true }, 2)
+	member := func(id string, process byte, local ...LocalTask) Member {
+		return Member{ID: id, Generation: -1, UserData: UserData{Version: Version, ProcessID: ProcessID{process}, Local: local}}
+	}
+	plan, _ := Sticky{}.Assign(Cluster{Tasks: tasks}, []Member{
+		member("a", 1, LocalTask{tasks[0].ID, 100}, LocalTask{tasks[1].ID, 100}),
+		member("b", 2, LocalTask{tasks[0].ID, 90}),
+	})
+	if !slices.Equal(plan["a"].Active, ids(0, 1)) || !slices.Equal(plan["b"].Active, ids(0, 0)) {
+		t.Errorf("got %v and %v, want 0_1 and 0_0", plan["a"].Active, plan["b"].Active)
+	}
+}
+
+// TestStatefulTasksStayRather: where it is all the same for the balance, a
+// stateless task moves and not a stateful one.
+func TestStatefulTasksStayRather(t *testing.T) {
+	t.Parallel()
+	g := newSimGroup(t, layout(func(sub int) bool { return sub == 0 }, 1, 3))
+	first := g.join(1, 0)
+	g.settle()
+	second := g.join(2, 0)
+	g.settle()
+	if len(second.held) != 2 || !first.held[g.tasks[0].ID] {
+		t.Errorf("got\n%s", g.describe())
+	}
+}
+
 // TestStaleClaims: a member that was out of the group comes back still holding
 // what was given to another one in the meantime.
 func TestStaleClaims(t *testing.T) {

@@ -18,7 +18,7 @@ type Position struct {
 
 // Dirty says whether there is anything to commit.
 func (t *Task) Dirty() bool {
-	if t.force || len(t.outputs) > 0 {
+	if t.force || t.emitted {
 		return true
 	}
 	for i := range t.queues {
@@ -34,12 +34,14 @@ func (t *Task) Dirty() bool {
 	return false
 }
 
-// Seal ends the batch and numbers it. It returns the changelog records of the
-// batch, the last write of each key, to be produced before the commit; they
-// live until Committed or Abort.
-func (t *Task) Seal(nonce uint64) []Output {
+// sealChunk is how many changelog records Seal hands out at once.
+const sealChunk = 256
+
+// Seal ends the batch and numbers it. It hands the changelog records of the
+// batch, the last write of each key, to produce, a few at a time: the slice is
+// used again after each call, the bytes live until Committed or Abort.
+func (t *Task) Seal(nonce uint64, produce func([]Output)) {
 	t.sealedSeq, t.sealedNonce = t.seq+1, nonce
-	t.sealed = t.sealed[:0]
 	for _, s := range t.stores {
 		if s.Spec.Changelog == "" {
 			continue
@@ -54,10 +56,20 @@ func (t *Task) Seal(nonce uint64) []Output {
 					o.Value = e.val[tsLen:]
 				}
 			}
-			t.sealed = append(t.sealed, o)
+			if t.sealed = append(t.sealed, o); len(t.sealed) == sealChunk {
+				t.handSealed(produce)
+			}
 		}
 	}
-	return t.sealed
+	t.handSealed(produce)
+}
+
+func (t *Task) handSealed(produce func([]Output)) {
+	if produce != nil && len(t.sealed) > 0 {
+		produce(t.sealed)
+	}
+	clear(t.sealed)
+	t.sealed = t.sealed[:0]
 }
 
 // Positions appends what the sealed batch commits: every input whose position
@@ -144,8 +156,7 @@ func (t *Task) Seq() (seq, nonce uint64) { return t.seq, t.nonce }
 
 func (t *Task) endBatch() {
 	clear(t.outputs)
-	clear(t.sealed)
-	t.outputs, t.sealed, t.handed = t.outputs[:0], t.sealed[:0], 0
+	t.outputs, t.emitted = t.outputs[:0], false
 	t.outputBytes, t.dirtyBytes = 0, 0
 	t.undo.reset()
 	t.arena.reset()

@@ -58,10 +58,13 @@ func (i *instance) Close() error                       { return nil }
 // commit plays a commit that the broker takes.
 func (b *bench) commit() []Output {
 	b.t.Helper()
-	out := slices.Clone(b.Seal(7))
-	for i := range out {
-		out[i].Key, out[i].Value = slices.Clone(out[i].Key), bytes.Clone(out[i].Value)
-	}
+	var out []Output
+	b.Seal(7, func(list []Output) {
+		for _, o := range list {
+			o.Key, o.Value = bytes.Clone(o.Key), bytes.Clone(o.Value)
+			out = append(out, o)
+		}
+	})
 	b.Committed(nil)
 	return out
 }

@@ -67,7 +67,7 @@ type Task struct {
 	committed   clocks // stream time and times as of the last commit
 	timers      []*timer
 	outputs     []Output
-	handed      int // outputs already given to the worker
+	emitted     bool // the batch has outputs
 	outputBytes int
 	dirtyBytes  int
 	arena       arena
@@ -248,8 +248,9 @@ func (t *Task) Waiting(dst []int) []int {
 	return dst
 }
 
-// Effects is what came of some steps: the outputs to produce now, before more
-// steps, and how many records were processed.
+// Effects is what came of some steps: the outputs to produce now, and how many
+// records were processed. The slice is used again by the next step; the bytes
+// that it points to live until the batch is committed or aborted.
 type Effects struct {
 	Outputs []Output
 	Records int
@@ -259,7 +260,7 @@ type Effects struct {
 // they cause. now is the wall time in ms. After an error the batch must be
 // aborted.
 func (t *Task) Step(now int64, limit int) (Effects, error) {
-	t.now = now
+	t.begin(now)
 	n := 0
 	for n < limit && !t.Full() && ready(t.queues, now, t.cfg.MaxTaskIdle) {
 		qi := choose(t.queues)
@@ -282,7 +283,7 @@ func (t *Task) Step(now int64, limit int) (Effects, error) {
 
 // Punctuate runs the wall-clock punctuations that are due.
 func (t *Task) Punctuate(now int64) (Effects, error) {
-	t.now = now
+	t.begin(now)
 	err := t.punctuate(WallClock, now)
 	return t.effects(0), err
 }
@@ -308,9 +309,14 @@ func (t *Task) NextWallClock() int64 {
 }
 
 func (t *Task) effects(n int) Effects {
-	e := Effects{Outputs: t.outputs[t.handed:], Records: n}
-	t.handed = len(t.outputs)
-	return e
+	t.emitted = t.emitted || len(t.outputs) > 0
+	return Effects{Outputs: t.outputs, Records: n}
+}
+
+// begin starts a step: what the last one emitted was produced.
+func (t *Task) begin(now int64) {
+	clear(t.outputs)
+	t.now, t.outputs = now, t.outputs[:0]
 }
 
 // Full says that the batch reached its bound and has to be committed.

@@ -159,7 +159,7 @@ func TestPunctuationResumes(t *testing.T) {
 	b.start()
 	b.Add(0, Record{Offset: 0, Timestamp: 13})
 	b.Step(0, 1)
-	b.Seal(1)
+	b.Seal(1, nil)
 	b.Committed(nil)
 	b.Add(0, Record{Offset: 1, Timestamp: 25})
 	b.Step(0, 1)
@@ -270,7 +270,7 @@ func TestPositions(t *testing.T) {
 	if at() != 5 || !b.Dirty() {
 		t.Fatalf("position %d, want 5 behind the marker", at())
 	}
-	b.Seal(1)
+	b.Seal(1, nil)
 	b.Committed(nil)
 	if b.Dirty() {
 		t.Fatal("dirty after the commit")
@@ -300,7 +300,7 @@ func TestFull(t *testing.T) {
 	if e, err := b.Step(0, 100); err != nil || e.Records != 3 || !b.Full() {
 		t.Fatalf("%d records in a batch of 100 bytes with 40 each, want 3", e.Records)
 	}
-	b.Seal(1)
+	b.Seal(1, nil)
 	b.Committed(nil)
 	if e, _ := b.Step(0, 100); e.Records != 3 {
 		t.Fatalf("%d records after the commit, want 3", e.Records)

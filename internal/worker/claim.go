@@ -371,6 +371,11 @@ func (w *Worker) sameTopic(tp TopicPartition, last *stamp.Stamp) error {
 
 // resetTo follows the reset policy for a position outside the log.
 func (w *Worker) resetTo(tp TopicPartition, at int64, b Bounds) (int64, error) {
+	if at > b.High {
+		// Offsets are only committed for records that were there.
+		return 0, fmt.Errorf("%w: the position %d of %s[%d] is beyond the end of the log at %d: the broker lost committed records, or the topic was created again. Reset the application's state, or set the group's offsets on purpose",
+			ErrLineage, at, tp.Topic, tp.Partition, b.High)
+	}
 	var next int64
 	switch w.cfg.Sources[tp.Topic].Reset {
 	case topology.Latest:

@@ -68,11 +68,9 @@ func (w *Worker) commit(ctx context.Context) error {
 	if err := w.begin(); err != nil {
 		return err
 	}
+	produce := func(out []task.Output) { w.member.Produce(ctx, out) }
 	for i := range batch {
-		w.mu.Lock()
-		out := batch[i].r.t.Seal(w.cfg.Nonce())
-		w.mu.Unlock()
-		w.member.Produce(ctx, out)
+		batch[i].r.t.Seal(w.cfg.Nonce(), produce)
 	}
 	if err := w.member.Flush(ctx); err != nil {
 		return fmt.Errorf("flush: %w", err)

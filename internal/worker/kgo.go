@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -44,7 +43,9 @@ type Kafka struct {
 var _ Broker = (*Kafka)(nil)
 
 // batchOverhead is what a produce batch may need beside its largest record.
-const batchOverhead = 64 << 10
+// Brokers take batches of 1,048,588 bytes by default (max.message.bytes), the
+// client makes them of up to 1,000,012.
+const batchOverhead = 4 << 10
 
 func (k *Kafka) common() []kgo.Opt {
 	return append([]kgo.Opt{
@@ -60,7 +61,7 @@ func (k *Kafka) common() []kgo.Opt {
 
 // Join implements Broker.
 func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
-	m := &member{kafka: k, cfg: cfg, transactional: cfg.TransactionalID != "", produced: map[TopicPartition]*produceEnd{}, seed: maphash.MakeSeed()}
+	m := &member{kafka: k, cfg: cfg, transactional: cfg.TransactionalID != "", produced: map[TopicPartition]*produceEnd{}}
 	m.balancer = newBalancer(cfg.UserData, cfg.Tasks)
 	opts := append(k.common(),
 		kgo.ConsumerGroup(cfg.Group),
@@ -83,7 +84,7 @@ func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
 		kgo.OnPartitionsCallbackBlocked(func(context.Context, *kgo.Client) { cfg.Listener.RebalanceWaiting() }),
 		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(m.partitioner)),
 		kgo.ProducerLinger(5*time.Millisecond),
-		kgo.ProducerBatchMaxBytes(int32(max(k.MaxRecordBytes+batchOverhead, 1<<20))),
+		kgo.ProducerBatchMaxBytes(int32(max(k.MaxRecordBytes+batchOverhead, 1_000_012))),
 		kgo.MaxBufferedRecords(k.MaxBufferedOutputs),
 		kgo.UnknownTopicRetries(8),
 	)
@@ -130,9 +131,6 @@ type produceEnd struct {
 	end atomic.Int64
 }
 
-// recordSlab is how many records one allocation holds.
-const recordSlab = 1024
-
 type member struct {
 	kafka         *Kafka
 	cfg           MemberConfig
@@ -144,11 +142,7 @@ type member struct {
 
 	records  []task.Record // of the last poll
 	fetched  []Fetched
-	slabs    [][]kgo.Record // reused for each transaction
-	used     int
-	ends     map[TopicPartition]*produceEnd
 	produced map[TopicPartition]*produceEnd
-	seed     maphash.Seed
 
 	mu struct {
 		sync.Mutex
@@ -236,13 +230,11 @@ func convert(fs kgo.Fetches, fetched []Fetched, records []task.Record, committed
 func (m *member) AllowRebalance() { m.cl.AllowRebalance() }
 
 func (m *member) Begin() error {
-	m.used = 0
 	m.mu.Lock()
 	m.mu.produceErr = nil
 	m.mu.Unlock()
-	for tp, e := range m.produced {
+	for _, e := range m.produced {
 		e.end.Store(-1)
-		_ = tp
 	}
 	if m.transactional {
 		return producerErr(m.session.Begin())
@@ -250,24 +242,16 @@ func (m *member) Begin() error {
 	return nil
 }
 
-// record returns a record that lives until the next Begin.
-func (m *member) record() *kgo.Record {
-	slab, i := m.used/recordSlab, m.used%recordSlab
-	if slab == len(m.slabs) {
-		m.slabs = append(m.slabs, make([]kgo.Record, recordSlab))
-	}
-	m.used++
-	r := &m.slabs[slab][i]
-	*r = kgo.Record{}
-	return r
-}
+// records are reused: a batch sends tens of thousands, of which a few thousand
+// are under way at a time.
+var recordPool = sync.Pool{New: func() any { return new(kgo.Record) }}
 
 func (m *member) Produce(ctx context.Context, out []task.Output) {
 	var end *produceEnd
 	var last TopicPartition
 	for i := range out {
 		o := &out[i]
-		r := m.record()
+		r := recordPool.Get().(*kgo.Record)
 		r.Topic, r.Partition, r.Key, r.Value = o.Topic, o.Partition, o.Key, o.Value
 		r.Timestamp = time.UnixMilli(o.Timestamp)
 		if len(o.Headers) > 0 {
@@ -298,16 +282,16 @@ func (m *member) acked(r *kgo.Record, err error) {
 			m.mu.produceErr = fmt.Errorf("produce to %s: %w", r.Topic, err)
 		}
 		m.mu.Unlock()
-		return
-	}
-	if e, ok := r.Context.(*produceEnd); ok {
+	} else if e, ok := r.Context.(*produceEnd); ok {
 		for next := r.Offset + 1; ; {
 			have := e.end.Load()
 			if have >= next || e.end.CompareAndSwap(have, next) {
-				return
+				break
 			}
 		}
 	}
+	*r = kgo.Record{}
+	recordPool.Put(r)
 }
 
 func (m *member) Flush(ctx context.Context) error {
@@ -358,19 +342,27 @@ func (m *member) Commit(ctx context.Context, offsets []OffsetCommit) (Outcome, e
 		return Unknown, producerErr(err)
 	case committed:
 		return Done, nil
-	case m.rebalanced():
-		return Aborted, nil
 	}
-	return Unknown, errors.New("the client turned the commit into an abort")
+	return m.settled(ctx, offsets)
 }
 
-// rebalanced asks the group whether this member lost its generation: then the
-// offsets of the transaction were refused and nothing was committed.
-func (m *member) rebalanced() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), m.kafka.SessionTimeout)
-	defer cancel()
-	err := m.Confirm(ctx)
-	return errors.Is(err, ErrNotMember)
+// settled finds out what became of a transaction that the client says it has
+// aborted. It turns some errors of the end into an abort, among them one after
+// which the broker may have committed. A stable fetch waits for the decision,
+// and the stamp tells (rule 6).
+func (m *member) settled(ctx context.Context, offsets []OffsetCommit) (Outcome, error) {
+	if len(offsets) == 0 {
+		return Unknown, errors.New("the client turned the commit into an abort")
+	}
+	o := offsets[0]
+	found, err := m.Committed(ctx, []TopicPartition{o.TopicPartition})
+	switch {
+	case err != nil:
+		return Unknown, fmt.Errorf("the client turned the commit into an abort, and the offsets cannot be read: %w", err)
+	case found[o.TopicPartition].Metadata == o.Metadata:
+		return Unknown, errors.New("the client turned the commit into an abort, and the broker has committed")
+	}
+	return Aborted, nil
 }
 
 // commitOffsets is the commit of at least once.

@@ -120,7 +120,8 @@ type Member interface {
 	// Begin starts a transaction. Local and cheap.
 	Begin() error
 	// Produce sends records. It may block while the producer's buffer is full.
-	// Errors come with Flush.
+	// Errors come with Flush. The slice is the caller's again when Produce
+	// returns; the bytes of the records stay until Commit or Abort.
 	Produce(ctx context.Context, out []task.Output)
 	// Flush waits until all records are acknowledged and returns the first
 	// error, which makes the transaction fail.

@@ -162,9 +162,10 @@ type Worker struct {
 	assigned     []TopicPartition // by the group, not claimed yet
 	revoked      bool             // partitions went since the last transaction
 	inTxn        bool
-	dirtyAt      time.Time // since when there is something to commit
-	progress     bool      // the last round ended with more to do
-	limit        int       // of the next poll
+	work         context.Context // of everything but polling: the lifetime of Run
+	dirtyAt      time.Time       // since when there is something to commit
+	progress     bool            // the last round ended with more to do
+	limit        int             // of the next poll
 	wait         time.Duration
 	paused       map[TopicPartition]bool
 	lagAt        time.Time
@@ -209,14 +210,26 @@ func New(cfg Config) *Worker {
 	return w
 }
 
+// stopGrace is what a stop leaves a commit or an APPLY that is under way.
+const stopGrace = 10 * time.Second
+
 // Run ticks until ctx ends or an error that the worker cannot handle, then
-// closes. It returns nil after a clean stop.
+// closes. It returns nil after a clean stop: what was processed is committed
+// and the group is left. A broker or a store that does not answer holds a stop
+// up for stopGrace at most.
 func (w *Worker) Run(ctx context.Context) error {
+	// A commit that is cut off halfway has an unknown outcome. So a stop ends
+	// the polling at once and lets the rest of the round finish.
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
+	defer stop()
+	w.work = work
 	var err error
 	for ctx.Err() == nil && err == nil {
 		err = w.Tick(ctx)
 	}
-	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && work.Err() == nil {
 		err = nil
 	}
 	return errors.Join(err, w.Close(err == nil))
@@ -233,6 +246,9 @@ func (w *Worker) Tick(ctx context.Context) error {
 	fetched, err := w.member.Poll(ctx, w.limit, w.wait)
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if w.work != nil {
+		ctx = w.work
 	}
 	if err != nil {
 		return w.trouble(ctx, fmt.Errorf("poll: %w", err))
