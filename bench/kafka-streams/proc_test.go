@@ -1,0 +1,45 @@
+package main
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestParseKB(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, text string
+		want       int64
+		fails      bool
+	}{
+		{"found", "VmPeak:\t  9 kB\nVmHWM:\t  4096 kB\nVmRSS:\t  1 kB\n", 4 << 20, false},
+		{"missing", "VmPeak:\t  9 kB\n", 0, true},
+		{"other unit", "VmHWM:\t  4096 MB\n", 0, true},
+		{"no number", "VmHWM:\t many kB\n", 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := parseKB(tt.text, "VmHWM")
+			if got != tt.want || (err != nil) != tt.fails {
+				t.Errorf("parseKB = %v, %v; want %v, fails: %v", got, err, tt.want, tt.fails)
+			}
+		})
+	}
+}
+
+func TestListeners(t *testing.T) {
+	t.Parallel()
+	// 0x2384 is 9092. The second socket is a connection, the third another port that ends alike.
+	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2384 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1001 1 0 100 0 0 10 0
+   1: 0100007F:2384 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 1002 1 0 100 0 0 10 0
+   2: 0100007F:1234 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1003 1 0 100 0 0 10 0
+   3: 0000000000000000FFFF00000100007F:2384 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 1004 1
+`
+	if got, want := listeners(table, 9092), []string{"1001", "1004"}; !slices.Equal(got, want) {
+		t.Errorf("listeners = %v, want %v", got, want)
+	}
+	if got := listeners(table, 84); got != nil {
+		t.Errorf("listeners of a port that nobody listens on = %v", got)
+	}
+}
