@@ -77,6 +77,12 @@ func (w *Worker) claim(ctx context.Context) error {
 	}
 	defer w.changed()
 	committed, err := w.member.Committed(ctx, tps)
+	if errors.Is(err, ErrUnstable) {
+		for _, r := range due {
+			r.retryAt = now.Add(claimRetry)
+		}
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("fetch committed offsets: %w", err)
 	}

@@ -81,7 +81,10 @@ func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
 		}),
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) { cfg.Listener.Revoked(flatten(tps)) }),
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) { cfg.Listener.Lost(flatten(tps)) }),
-		kgo.OnPartitionsCallbackBlocked(func(context.Context, *kgo.Client) { cfg.Listener.RebalanceWaiting() }),
+		kgo.OnPartitionsCallbackBlocked(func(context.Context, *kgo.Client) {
+			m.waits.set()
+			cfg.Listener.RebalanceWaiting()
+		}),
 		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(m.partitioner)),
 		kgo.ProducerLinger(5*time.Millisecond),
 		kgo.ProducerBatchMaxBytes(int32(max(k.MaxRecordBytes+batchOverhead, 1_000_012))),
@@ -143,6 +146,7 @@ type member struct {
 	records  []task.Record // of the last poll
 	fetched  []Fetched
 	produced map[TopicPartition]*produceEnd
+	waits    signal // the client's group waits for AllowRebalance
 
 	mu struct {
 		sync.Mutex
@@ -166,15 +170,15 @@ func (m *member) partitioner(string) func(*kgo.Record, int) int {
 	}
 }
 
+// minPollWait is how long a poll waits at least. A poll with a nil context would
+// not wait at all, but one that then finds nothing does not hold back the group:
+// its callbacks would run beside the worker.
+const minPollWait = 200 * time.Microsecond
+
 func (m *member) Poll(ctx context.Context, limit int, wait time.Duration) ([]Fetched, error) {
-	pctx, cancel := context.WithTimeout(ctx, wait)
+	ctx, cancel := context.WithTimeout(ctx, max(wait, minPollWait))
 	defer cancel()
-	var fs kgo.Fetches
-	if wait <= 0 {
-		fs = m.cl.PollRecords(nil, limit) //nolint:staticcheck // a nil context means: do not wait
-	} else {
-		fs = m.cl.PollRecords(pctx, limit)
-	}
+	fs := m.cl.PollRecords(ctx, limit)
 	var err error
 	m.fetched, m.records, err = convert(fs, m.fetched[:0], m.records, m.transactional)
 	return m.fetched, err
@@ -227,7 +231,10 @@ func convert(fs kgo.Fetches, fetched []Fetched, records []task.Record, committed
 	return fetched, records, failed
 }
 
-func (m *member) AllowRebalance() { m.cl.AllowRebalance() }
+func (m *member) AllowRebalance() {
+	m.waits.clear()
+	m.cl.AllowRebalance()
+}
 
 func (m *member) Begin() error {
 	m.mu.Lock()
@@ -336,7 +343,7 @@ func (m *member) Commit(ctx context.Context, offsets []OffsetCommit) (Outcome, e
 		}
 		return nil
 	})
-	committed, err := m.session.End(ctx, kgo.TryCommit)
+	committed, err := m.end(ctx)
 	switch {
 	case err != nil:
 		return Unknown, producerErr(err)
@@ -344,6 +351,86 @@ func (m *member) Commit(ctx context.Context, offsets []OffsetCommit) (Outcome, e
 		return Done, nil
 	}
 	return m.settled(ctx, offsets)
+}
+
+// end ends the transaction. The client waits in it for a heartbeat of the group.
+// If the group has thrown the member out, as after a pause longer than the
+// session, no heartbeat comes any more: the client's group wants to report the
+// loss first, and for that it waits for AllowRebalance, which comes after the
+// commit. So the end is cut short when the group waits and is found not to know
+// the member. What became of the transaction is then unknown.
+func (m *member) end(ctx context.Context) (committed bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-done:
+			return
+		case <-m.waits.wait():
+		}
+		tick := time.NewTicker(m.kafka.HeartbeatInterval)
+		defer tick.Stop()
+		for {
+			if err := m.Confirm(ctx); errors.Is(err, ErrNotMember) && !errors.Is(err, kerr.RebalanceInProgress) {
+				cancel(err)
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	committed, err = m.session.End(ctx, kgo.TryCommit)
+	close(done)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+	}
+	cancel(nil)
+	watch.Wait()
+	return committed, err
+}
+
+// signal is set and cleared by one side and waited for by another.
+type signal struct {
+	mu struct {
+		sync.Mutex
+		c   chan struct{} // closed while it is set
+		set bool
+	}
+}
+
+func (s *signal) set() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.c == nil {
+		s.mu.c = make(chan struct{})
+	}
+	if !s.mu.set {
+		s.mu.set = true
+		close(s.mu.c)
+	}
+}
+
+func (s *signal) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.set {
+		s.mu.set, s.mu.c = false, nil
+	}
+}
+
+// wait returns a channel that is closed when the signal is set, at once if it
+// is.
+func (s *signal) wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.c == nil {
+		s.mu.c = make(chan struct{})
+	}
+	return s.mu.c
 }
 
 // settled finds out what became of a transaction that the client says it has
@@ -576,12 +663,19 @@ func (m *member) TopicFacts(ctx context.Context, topics []string) (map[string]To
 
 func (m *member) Assignment() assign.Assignment { return m.balancer.lastAssignment() }
 
+// leaveLimit bounds how long a client says goodbye to a group that may not
+// answer. The session timeout ends its membership anyway.
+const leaveLimit = 5 * time.Second
+
 func (m *member) Close(ctx context.Context) {
-	if m.transactional && m.kafka != nil {
-		m.cl.AllowRebalance()
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
+	defer cancel()
+	m.cl.AllowRebalance()
 	if err := m.cl.AbortBufferedRecords(ctx); err != nil {
 		m.kafka.Logger.Debug("buffered records not dropped", "error", err)
+	}
+	if err := m.cl.LeaveGroupContext(ctx); err != nil {
+		m.kafka.Logger.Info("the group could not be left; it will notice by the session timeout", "error", err)
 	}
 	m.cl.CloseAllowingRebalance()
 }

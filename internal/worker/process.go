@@ -72,19 +72,38 @@ func (w *Worker) pollLimit() int {
 // pollWait is how long the next poll may wait: not at all while there is work,
 // else until the next thing is due.
 func (w *Worker) pollWait() time.Duration {
-	if w.progress || w.waiting.Load() || len(w.assigned) > 0 {
-		return 0
+	due := w.Due()
+	if due.IsZero() {
+		return maxPollWait
 	}
+	return max(min(maxPollWait, due.Sub(w.cfg.Clock.Now())), 0)
+}
+
+// Due is when the worker has something to do that nobody gives to it: now, or
+// earlier, while there is work at hand, else when a commit, an APPLY, a
+// punctuation or another try is due; the zero time when there is nothing. It is
+// for the one who ticks.
+func (w *Worker) Due() time.Time {
 	now := w.cfg.Clock.Now()
-	wait := maxPollWait
-	until := func(t time.Time) { wait = max(min(wait, t.Sub(now)), 0) }
+	if w.member == nil && w.rebuildAt.After(now) {
+		return w.rebuildAt
+	}
+	if w.member == nil || w.progress || w.waiting.Load() || len(w.assigned) > 0 {
+		return now
+	}
+	var due time.Time
+	until := func(t time.Time) {
+		if due.IsZero() || t.Before(due) {
+			due = t
+		}
+	}
 	if !w.dirtyAt.IsZero() {
 		until(w.dirtyAt.Add(w.cfg.CommitInterval))
 	}
 	for _, r := range w.order {
 		switch r.phase {
 		case restoring:
-			return 0
+			return now
 		case running:
 			if ms := r.t.NextWallClock(); ms > 0 {
 				until(time.UnixMilli(ms))
@@ -96,7 +115,7 @@ func (w *Worker) pollWait() time.Duration {
 			until(r.retryAt)
 		}
 	}
-	return wait
+	return due
 }
 
 // enqueue gives fetched records to their tasks.

@@ -66,6 +66,9 @@ var (
 	// ErrNotMember is returned by Confirm when the group does not know this
 	// member in this generation.
 	ErrNotMember = errors.New("no member of the group")
+	// ErrUnstable is returned by Committed when an open transaction holds one
+	// of the offsets: nobody knows yet, so ask again later.
+	ErrUnstable = errors.New("an open transaction holds the offset")
 )
 
 // Broker is what workers need from Kafka. The worker calls it from one
@@ -134,8 +137,9 @@ type Member interface {
 	// Abort drops everything produced since Begin.
 	Abort(ctx context.Context) error
 
-	// Committed returns the offsets of the group, waiting for transactions
-	// that are not decided yet (a stable fetch, KIP-447).
+	// Committed returns the offsets of the group as they are once the
+	// transactions that hold any of them are decided (a stable fetch, KIP-447).
+	// It waits for that, or returns ErrUnstable.
 	Committed(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Committed, error)
 	// Bounds returns the first and the end offset of partitions.
 	Bounds(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Bounds, error)

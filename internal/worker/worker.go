@@ -70,6 +70,10 @@ type Config struct {
 	Restore func(RestoreProgress) // may be nil
 	Changed func()                // may be nil: the set or state of tasks changed
 	Point   func(point Point)     // may be nil: tells tests where the worker is
+	// Sleep waits between two tries to build a client. Tick returns its error as
+	// it is and has done nothing then, so that a simulation may come back later.
+	// Nil waits by the machine's clock.
+	Sleep func(ctx context.Context, d time.Duration) error
 }
 
 // Source is what a worker knows of an input topic.
@@ -177,10 +181,6 @@ type Worker struct {
 	waiting      atomic.Bool // the group waits for AllowRebalance
 	joined       atomic.Bool // the group has assigned, be it nothing
 	fresh        bool        // an assignment came and was not looked at yet
-	local        struct {
-		sync.Mutex
-		tasks []assign.LocalTask
-	}
 	batchRecords int
 }
 
@@ -200,6 +200,7 @@ func New(cfg Config) *Worker {
 	w := &Worker{cfg: cfg, log: cfg.Logger.With("worker", cfg.Index), slots: map[TopicPartition]slot{},
 		specs: map[topology.TaskID]assign.Task{}, facts: map[string]TopicFacts{}, paused: map[TopicPartition]bool{}, stepSize: maxStep}
 	w.mu.tasks = map[topology.TaskID]*runner{}
+	w.purgeAt = cfg.Clock.Now().Add(cfg.PurgeInterval) // a start is no reason to purge
 	for _, t := range cfg.Tasks {
 		w.specs[t.ID] = t
 		plan := cfg.Plans[t.ID.Subtopology]
@@ -239,7 +240,7 @@ func (w *Worker) Run(ctx context.Context) error {
 // closes it.
 func (w *Worker) Tick(ctx context.Context) error {
 	if w.member == nil {
-		if err := w.join(ctx); err != nil {
+		if err := w.join(ctx); err != nil || w.member == nil {
 			return err
 		}
 	}
@@ -314,7 +315,6 @@ func (w *Worker) join(ctx context.Context) error {
 		}
 	}
 	slices.Sort(topics)
-	w.findLocal(ctx)
 	cfg := MemberConfig{Group: w.cfg.Application, Topics: topics, Listener: w, UserData: w.userData, Tasks: w.tasksFor}
 	if w.cfg.ExactlyOnce {
 		cfg.TransactionalID = w.cfg.TransactionalID
@@ -333,8 +333,11 @@ func (w *Worker) join(ctx context.Context) error {
 	return nil
 }
 
-// sleep waits on the seam's clock as long as a poll would.
+// sleep waits before the next try.
 func (w *Worker) sleep(ctx context.Context, d time.Duration) error {
+	if w.cfg.Sleep != nil {
+		return w.cfg.Sleep(ctx, d)
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -355,18 +358,23 @@ func (w *Worker) userData() assign.UserData {
 	}
 	w.mu.Unlock()
 	slices.SortFunc(d.Owned, topology.TaskID.Compare)
-	w.local.Lock()
-	d.Local = slices.Clone(w.local.tasks)
-	w.local.Unlock()
+	if w.cfg.Index == 0 {
+		d.Local = w.findLocal() // one member of a process tells for all
+	}
 	return d
 }
 
+// localLimit bounds the look into the backend at a join.
+const localLimit = 2 * time.Second
+
 // findLocal asks the backend which tasks it has views of, so that they come
 // back to this process.
-func (w *Worker) findLocal(ctx context.Context) {
+func (w *Worker) findLocal() []assign.LocalTask {
 	if w.cfg.Store == nil {
-		return
+		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), localLimit)
+	defer cancel()
 	var found []assign.LocalTask
 	err := w.cfg.Store.Views(ctx, w.cfg.Application, func(id state.ID, tok state.Token) bool {
 		tid, err := topology.ParseTaskID(id.Task)
@@ -382,12 +390,10 @@ func (w *Worker) findLocal(ctx context.Context) {
 	})
 	if err != nil {
 		w.log.Warn("local state cannot be listed; tasks may move", "error", err)
-		return
+		return nil
 	}
 	slices.SortFunc(found, func(a, b assign.LocalTask) int { return a.ID.Compare(b.ID) })
-	w.local.Lock()
-	w.local.tasks = found
-	w.local.Unlock()
+	return found
 }
 
 // tasksFor gives the leader the task table, unless the topics have changed
