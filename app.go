@@ -3,9 +3,11 @@ package weir
 import (
 	"context"
 	crand "crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirstreams/weir/internal/assign"
+	"github.com/weirstreams/weir/internal/bridge"
 	"github.com/weirstreams/weir/internal/stamp"
 	"github.com/weirstreams/weir/internal/topology"
 	"github.com/weirstreams/weir/internal/worker"
@@ -83,6 +86,9 @@ type App struct {
 func NewApp(t *Topology, c Config) (*App, error) {
 	if t == nil {
 		return nil, fmt.Errorf("%w: the topology is nil: pass the result of Builder.Build", ErrConfig)
+	}
+	if err := t.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	c, err := c.withDefaults()
 	if err != nil {
@@ -216,11 +222,14 @@ func (a *App) run(ctx context.Context) (err error) {
 		life, err = admin.tombstoneLife(ctx, res)
 	}
 	closeAdmin()
-	if err != nil {
-		return err
+	var dir *processDir
+	if err == nil {
+		dir, err = openProcessDir(ctx, c.Dir, c.ApplicationID)
 	}
-	dir, err := openProcessDir(ctx, c.Dir, c.ApplicationID)
 	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err() // stopped while it waited for topics or for the folder
+		}
 		return err
 	}
 	defer dir.close()
@@ -264,6 +273,9 @@ func (a *App) run(ctx context.Context) (err error) {
 			}
 		})
 	}
+	if store != nil && life > 0 {
+		wg.Go(func() { a.cleanViews(wctx, store, life/2) })
+	}
 	<-wctx.Done()
 	a.mu.Lock()
 	a.set(Closing)
@@ -298,6 +310,66 @@ func (a *App) runWorker(ctx context.Context, i int, w *worker.Worker, again func
 		a.mu.workers[i] = w
 		a.mu.Unlock()
 	}
+}
+
+// fingerprint is what the members of a group have to agree about: the topology
+// and the partition counts that it was started with.
+func fingerprint(t *topology.Topology, res *topology.Resolved) (f assign.Topology) {
+	h := sha256.New()
+	h.Write(t.Fingerprint[:])
+	for _, topic := range slices.Sorted(maps.Keys(res.Partitions)) {
+		fmt.Fprintf(h, "%s\x00%d\x00", topic, res.Partitions[topic])
+	}
+	copy(f[:], h.Sum(nil))
+	return f
+}
+
+// Cleanup of views whose task has moved away for good.
+const cleanInterval = 10 * time.Minute
+
+// cleanViews drops local views that no task of this process uses and that are
+// too old to be brought up to date by a replay: they could only be rebuilt.
+func (a *App) cleanViews(ctx context.Context, store state.Backend, age time.Duration) {
+	tick := time.NewTicker(cleanInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var old []state.ID
+		err := store.Views(ctx, a.config.ApplicationID, func(id state.ID, raw state.Token) bool {
+			if t, err := stamp.DecodeToken(raw); err == nil && time.Since(time.UnixMilli(t.Wall)) > age {
+				old = append(old, id)
+			}
+			return true
+		})
+		for _, id := range old {
+			if err == nil && !a.holds(id.Task) {
+				a.config.Logger.Info("an old view that no task uses is dropped", "task", id.Task)
+				err = store.Drop(ctx, id)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			a.config.Logger.Warn("old views could not be dropped", "error", err)
+		}
+	}
+}
+
+// holds says whether a task is on this instance, in whatever phase.
+func (a *App) holds(id string) bool {
+	a.mu.Lock()
+	workers := slices.Clone(a.mu.workers)
+	a.mu.Unlock()
+	for _, w := range workers {
+		for _, t := range w.Tasks() {
+			if t.ID.String() == id {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func hasStores(t *topology.Topology) bool {
@@ -341,7 +413,7 @@ func (a *App) workerConfig(i, workers int, process assign.ProcessID, res *topolo
 	cfg := worker.Config{
 		Application: c.ApplicationID, Index: i, Plans: a.topology.plans(c.ApplicationID), Tasks: tasks, Sources: sources,
 		ExactlyOnce: c.Guarantee == ExactlyOnce, TransactionalID: txnID, Process: process, Address: c.AdvertisedAddress,
-		Fingerprint:    a.topology.graph.Fingerprint,
+		Fingerprint:    fingerprint(a.topology.graph, res),
 		CommitInterval: c.CommitInterval, FlushInterval: c.FlushInterval, PurgeInterval: c.PurgeInterval,
 		MaxTaskIdle: c.MaxTaskIdle, MaxRecordTime: c.MaxRecordTime,
 		MaxBufferedRecords: c.MaxBufferedRecords, MaxBufferedBytes: share(c.MaxBufferedBytes), MaxBatchBytes: share(c.MaxBatchBytes),
@@ -364,13 +436,22 @@ func (a *App) workerConfig(i, workers int, process assign.ProcessID, res *topolo
 
 // Bounds of one worker's client.
 const (
-	maxBufferedOutputs = 1 << 16 // records between Produce and their acknowledgement
-	maxFetchBytes      = 8 << 20 // one fetch response
+	maxBufferedOutputs = 1 << 13 // records between Produce and their acknowledgement
+	maxFetchBytes      = 1 << 20 // one fetch response
 )
 
 // crashPoint is told where the workers are. Tests of this module set it to
 // kill the process there.
 var crashPoint func(worker.Point)
+
+func init() {
+	bridge.CrashPoint = func(f func(point string)) {
+		crashPoint = nil
+		if f != nil {
+			crashPoint = func(p worker.Point) { f(string(p)) }
+		}
+	}
+}
 
 // refresh works out whether the App is running or restoring.
 func (a *App) refresh() {

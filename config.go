@@ -121,7 +121,7 @@ type Config struct {
 	// have yet. Defaults to 64 MiB.
 	MaxUnflushedBytes int64
 	// MaxBufferedRecords and MaxBufferedBytes bound what was fetched and is not
-	// processed yet. Default to 20,000 per worker and to 64 MiB.
+	// processed yet. Default to 5,000 per worker and to 64 MiB.
 	MaxBufferedRecords int
 	MaxBufferedBytes   int64
 	// MaxRecordBytes bounds key, value and headers of one output. It must be
@@ -226,9 +226,9 @@ func (c Config) withDefaults() (Config, error) {
 	size("MaxUnflushedBytes", &c.MaxUnflushedBytes, 64<<20, 1<<10)
 	size("MaxBufferedBytes", &c.MaxBufferedBytes, 64<<20, 1<<20)
 	if c.MaxBufferedRecords < 0 {
-		bad("MaxBufferedRecords is %d: choose a positive number, or 0 for the default of 20,000", c.MaxBufferedRecords)
+		bad("MaxBufferedRecords is %d: choose a positive number, or 0 for the default of 5,000", c.MaxBufferedRecords)
 	}
-	c.MaxBufferedRecords = cmp.Or(c.MaxBufferedRecords, 20_000)
+	c.MaxBufferedRecords = cmp.Or(c.MaxBufferedRecords, 5_000)
 	if c.MaxRecordBytes < 0 || c.MaxRecordBytes > math.MaxInt32/2 {
 		bad("MaxRecordBytes is %d: choose a size between 1 byte and 1 GiB, or 0 for the default of 1,000,000", c.MaxRecordBytes)
 	}

@@ -2,15 +2,8 @@
 // is to Go what Kafka Streams is to Java.
 //
 // A program declares a topology with a [Builder]: sources, steps and sinks as a
-// chain of methods, of which the compiler infers every type.
-//
-//	b := weir.NewBuilder()
-//	b.Stream(ratings).
-//		GroupBy("by-movie", serde.String, func(_ string, r Rating) string { return r.Movie }).
-//		Aggregate("averages", serde.JSON[Average](), newAverage, addRating).
-//		ToStream().
-//		To(averages)
-//	topology, err := b.Build()
+// chain of methods, of which the compiler infers every type; the examples of Builder
+// and Processor show it.
 //
 // Mistakes are collected and returned by [Builder.Build], each with the step,
 // its place in the program and the fix.

@@ -162,10 +162,14 @@ func (d *driver) advance(ms int64) {
 func (d *driver) commit(tk *task.Task, e task.Effects) {
 	d.t.Helper()
 	var out []task.Output
-	for _, o := range append(slices.Clone(e.Outputs), tk.Seal(1)...) {
-		o.Key, o.Value = slices.Clone(o.Key), slices.Clone(o.Value) // they live no longer than the batch
-		out = append(out, o)
+	add := func(list []task.Output) {
+		for _, o := range list {
+			o.Key, o.Value = slices.Clone(o.Key), slices.Clone(o.Value) // they live no longer than the batch
+			out = append(out, o)
+		}
 	}
+	add(e.Outputs)
+	tk.Seal(1, add)
 	tk.Committed(nil)
 	if tk.Behind() {
 		old, token, batch := tk.Flush(d.now)

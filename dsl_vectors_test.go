@@ -268,7 +268,9 @@ func TestWireTableGroupBy(t *testing.T) {
 				func(_, v, a string) string { return a + "+" + v },
 				func(_, v, a string) string { return a + "-" + v })
 	})
-	source := func(value string, ts int) string { return fmt.Sprintf("app-t-changelog key=41 value=%s ts=%d", value, ts) }
+	source := func(value string, ts int) string {
+		return fmt.Sprintf("app-t-changelog key=41 value=%s ts=%d", value, ts)
+	}
 	d.expectWire("A=a1 @10",
 		"app-g-repartition key=61 value=613101 ts=10", source("6131", 10),
 		"app-ag-changelog key=61 value=302b6131 ts=10")

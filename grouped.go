@@ -71,7 +71,7 @@ func (g Grouped[K, V]) source(op, store string) (Stream[K, V], bool) {
 	if g.b == nil {
 		panic("weir: " + op + " of a Grouped that is not from a Builder")
 	}
-	if !g.b.open(op) || g.stream.n == nil {
+	if g.stream.n == nil || !g.b.open(op) {
 		return g.stream, false
 	}
 	if g.group != nil {

@@ -73,7 +73,7 @@ func (g GroupedTable[K, V]) aggregate[A any](op, name string, acc serde.Serde[A]
 		panic("weir: " + op + " of a GroupedTable that is not from a Builder")
 	}
 	dead := Table[K, A]{b: g.b}
-	if !g.b.open(op) || g.group == nil {
+	if g.group == nil || !g.b.open(op) {
 		return dead
 	}
 	switch {

@@ -148,10 +148,16 @@ func (a *App) get(store string, key []byte) (raw []byte, found bool, err error) 
 }
 
 // notHere turns an error of a read into a public one. While the group gives
-// tasks out, a task that is nowhere yet is restoring and not elsewhere.
+// tasks out, a task that is nowhere yet is restoring and not elsewhere; during a
+// stop it is gone, and may be nowhere else yet.
 func (a *App) notHere(err error) error {
-	if errors.Is(err, worker.ErrNotHere) && a.State() == Restoring {
-		return fmt.Errorf("%w: %w", ErrRestoring, err)
+	if errors.Is(err, worker.ErrNotHere) {
+		switch s := a.State(); s {
+		case Restoring:
+			return fmt.Errorf("%w: %w", ErrRestoring, err)
+		case Closing, Closed, Failed:
+			return fmt.Errorf("%w: its state is %v: %w", ErrNotRunning, s, err)
+		}
 	}
 	return public(err)
 }

@@ -62,10 +62,8 @@ type StoreRef interface {
 
 // KeyValueStore is a store that processors use, by declaration: it has a name
 // and types, and no contents. It is attached to the processors that use it as a
-// last argument of [Stream.Process], and each opens it for its task:
-//
-//	seen := weir.NewKeyValueStore("seen", serde.String, serde.Int64)
-//	b.Stream(clicks).Process("dedup", func() *dedup { return &dedup{seen: seen} }, seen)
+// last argument of [Stream.Process], and each opens it for its task in Init; the
+// example of [Processor] does.
 //
 // Processors that share a store run in one subtopology, and the topics that feed
 // them must have the same number of partitions.

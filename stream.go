@@ -67,7 +67,7 @@ func (s Stream[K, V]) ready(op string) bool {
 	if s.b == nil {
 		panic("weir: " + op + " of a Stream that is not from a Builder")
 	}
-	return s.b.open(op) && s.n != nil
+	return s.n != nil && s.b.open(op)
 }
 
 // readyFunc is ready for a step with a function.

@@ -36,7 +36,7 @@ func (t Table[K, V]) ready(op string, isNil bool) bool {
 	if t.b == nil {
 		panic("weir: " + op + " of a Table that is not from a Builder")
 	}
-	if !t.b.open(op) || t.n == nil {
+	if t.n == nil || !t.b.open(op) {
 		return false
 	}
 	if isNil {

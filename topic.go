@@ -57,19 +57,23 @@ type ResetPolicy uint8
 // there is; Latest skips what is there; Fail stops the application with an
 // error, for input that must not be skipped or repeated silently.
 const (
-	Earliest = ResetPolicy(topology.Earliest)
-	Latest   = ResetPolicy(topology.Latest)
-	Fail     = ResetPolicy(topology.Fail)
+	Earliest ResetPolicy = iota
+	Latest
+	Fail
 )
 
 // String returns the name of the policy.
 func (p ResetPolicy) String() string { return topology.ResetPolicy(p).String() }
 
-// SourceOption is an option of [Builder.Stream].
-type SourceOption interface{ applySource(*sourceConfig) }
+// SourceOption is an option of a step that reads a topic: [Builder.Stream] and
+// [Builder.Table].
+type SourceOption interface {
+	TableOption
+	applySource(*sourceConfig)
+}
 
-// TableOption is an option of [Builder.Table]: a source option or a store
-// option.
+// TableOption is an option of [Builder.Table]: a [SourceOption] or a
+// [StoreOption].
 type TableOption interface {
 	applyTable(*sourceConfig, *storeConfig)
 }

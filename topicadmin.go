@@ -148,7 +148,9 @@ func (a *topicAdmin) internal(ctx context.Context, res *topology.Resolved) error
 		made = true
 	}
 	if made {
-		if details, err = a.adm.ListTopics(ctx, names...); err != nil {
+		// The client remembers for a while that the topics were missing. It is
+		// asked for something that it never remembers.
+		if details, err = a.adm.ListTopics(kadm.WithAuthorizedOps(ctx), names...); err != nil {
 			return err
 		}
 	}

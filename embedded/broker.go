@@ -203,10 +203,10 @@ func (b *Broker) open(opts Options) (err error) {
 			return err
 		}
 	}
+	b.setDown(-1, false)
 	if err = b.failure(); err != nil {
 		return err
 	}
-	b.net.setDown(-1, false)
 	if opts.CleanupInterval > 0 {
 		b.wg.Go(func() { b.cleanEvery(opts.CleanupInterval) })
 	}
@@ -310,7 +310,7 @@ func (b *Broker) NetworkDown(down bool) error {
 		return err
 	}
 	defer b.leave()
-	b.net.setDown(-1, down)
+	b.setDown(-1, down)
 	return nil
 }
 
@@ -322,10 +322,20 @@ func (b *Broker) NodeDown(node int32, down bool) error {
 		return err
 	}
 	defer b.leave()
-	if node < 0 || !b.net.setDown(node, down) {
+	if node < 0 || !b.setDown(node, down) {
 		return fmt.Errorf("no broker has node id %d", node)
 	}
 	return nil
+}
+
+// setDown is that of the network, but does not let clients in again after the
+// folder has failed.
+func (b *Broker) setDown(node int32, down bool) bool {
+	found := b.net.setDown(node, down)
+	if !down && b.failure() != nil {
+		b.net.setDown(-1, true)
+	}
+	return found
 }
 
 // enter begins a call: it keeps Close waiting and fails when that has begun, or
@@ -446,7 +456,7 @@ func (b *Broker) awaitGoroutines() error {
 	var profile bytes.Buffer
 	mark := []byte(strconv.Quote(b.incarnation))
 	deadline := time.Now().Add(closeTimeout)
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		profile.Reset()
 		if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
 			return fmt.Errorf("list goroutines: %w", err)

@@ -1,10 +1,12 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,8 +24,9 @@ const (
 	// gatePoll is how often it looks whether they have ended.
 	gatePoll = 2 * time.Millisecond
 
-	// cleanupPatience bounds one run of Options.CleanupInterval.
-	cleanupPatience = 5 * time.Second
+	// cleanupPatience bounds one run of Options.CleanupInterval: transactions
+	// are held back once, and a long one is left to the next run.
+	cleanupPatience = 2 * gateHold
 
 	// deleteRetention is the topic setting that says how long a compacted
 	// tombstone is kept, and savedDeleteRetention is where its value is kept
@@ -112,12 +115,13 @@ func (b *Broker) compactBehindGate(ctx context.Context) error {
 	deadline := time.After(gateHold)
 	tick := time.NewTicker(gatePoll)
 	defer tick.Stop()
+	var last error
 	for {
 		// A produce request that was past the gate when it shut may have begun
 		// a transaction since the last look: it must be let through to its end.
 		open, err := b.openTransactions(ctx)
 		if err != nil {
-			return err
+			return cmp.Or(last, err)
 		}
 		producers := make([]int64, len(open))
 		ids := make([]string, len(open))
@@ -125,16 +129,22 @@ func (b *Broker) compactBehindGate(ctx context.Context) error {
 			producers[i], ids[i] = t.ProducerID, t.TransactionalID
 		}
 		g.allow(producers)
-		if err = b.exclusive(ctx, b.compactHeld); !errors.Is(err, ErrTransactionOpen) {
+		err = b.exclusive(ctx, b.compactHeld)
+		switch {
+		case errors.Is(err, ErrTransactionOpen):
+		case err != nil && ctx.Err() != nil:
+			return cmp.Or(last, err)
+		default:
 			return err
 		}
-		err = fmt.Errorf("%w (transactional ids in a transaction: %s)", err, strings.Join(ids, ", "))
+		slices.Sort(ids)
+		last = fmt.Errorf("%w (in a transaction: %s)", err, strings.Join(ids, ", "))
 		select {
 		case <-tick.C:
 		case <-deadline:
-			return err
+			return last
 		case <-ctx.Done():
-			return err
+			return last
 		}
 	}
 }
@@ -213,7 +223,7 @@ func (b *Broker) cleanEvery(interval time.Duration) {
 		err := b.Compact(ctx)
 		if errors.Is(err, ErrTransactionOpen) {
 			b.log.Info("compaction put off", keyError, err)
-			err = b.Retain(ctx)
+			err = b.Retain(b.life)
 		}
 		cancel()
 		if err != nil && b.life.Err() == nil {

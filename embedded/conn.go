@@ -180,6 +180,7 @@ var inspectors = map[kmsg.Key]func(c *conn, version int16, body []byte) error{
 	kmsg.JoinGroup:        inspectJoin,
 	kmsg.CreateTopics:     inspectCreateTopics,
 	kmsg.CreatePartitions: inspectCreatePartitions,
+	kmsg.EndTxn:           inspectEndTxn,
 }
 
 func inspectProduce(c *conn, version int16, body []byte) error {
@@ -265,34 +266,50 @@ func inspectCreatePartitions(_ *conn, version int16, body []byte) error {
 	return nil
 }
 
-// gate holds the transactional produce requests of producers that had no
-// transaction open when it was shut, so that the open ones run out. See
-// Broker.Compact.
+func inspectEndTxn(c *conn, version int16, body []byte) error {
+	g := c.l.nw.gate.Load()
+	if g == nil {
+		return nil
+	}
+	req := kmsg.EndTxnRequest{Version: version}
+	if req.UnsafeReadFrom(body) == nil {
+		g.end(req.ProducerID)
+	}
+	return nil
+}
+
+// gate lets the open transactions run out: while it is shut, it holds the
+// produce requests that would begin another one. See Broker.Compact.
 type gate struct {
 	open chan struct{} // closed when the gate opens again
 
 	mu struct {
 		sync.Mutex
-		allowed map[int64]bool // producers in a transaction
-		changed chan struct{}  // closed when allowed grows
+		inside  map[int64]bool // producers in a transaction that may go on
+		ended   map[int64]bool // producers whose transaction has ended since
+		changed chan struct{}  // closed when inside grows
 	}
 }
 
 func newGate() *gate {
 	g := &gate{open: make(chan struct{})}
-	g.mu.allowed = make(map[int64]bool)
+	g.mu.inside = make(map[int64]bool)
+	g.mu.ended = make(map[int64]bool)
 	g.mu.changed = make(chan struct{})
 	return g
 }
 
-// allow lets producers through.
+// allow lets producers that are in a transaction go on with it. Whose
+// transaction was seen to end is not let in again: the list may be older.
 func (g *gate) allow(producers []int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	grown := false
 	for _, id := range producers {
-		grown = grown || !g.mu.allowed[id]
-		g.mu.allowed[id] = true
+		if !g.mu.inside[id] && !g.mu.ended[id] {
+			g.mu.inside[id] = true
+			grown = true
+		}
 	}
 	if grown {
 		close(g.mu.changed)
@@ -300,13 +317,22 @@ func (g *gate) allow(producers []int64) {
 	}
 }
 
+// end notes that a producer asks for the end of its transaction: what it
+// produces from then on begins another.
+func (g *gate) end(producer int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.mu.inside, producer)
+	g.mu.ended[producer] = true
+}
+
 // pass returns when the producer may go on.
 func (g *gate) pass(producer int64, done <-chan struct{}) error {
 	for {
 		g.mu.Lock()
-		allowed, changed := g.mu.allowed[producer], g.mu.changed
+		inside, changed := g.mu.inside[producer], g.mu.changed
 		g.mu.Unlock()
-		if allowed {
+		if inside {
 			return nil
 		}
 		select {

@@ -130,8 +130,9 @@ func (c *Call) Answer() kmsg.Response { return c.Request.ResponseKind() }
 // Functions for one key are called in the order in which they were added, those
 // for AnyRequest last, until one decides. The broker does nothing else while
 // one runs, so a function sees requests in the order in which they are carried
-// out and needs no lock of its own, but for what others read. After stop has
-// returned no further call begins.
+// out and needs no lock of its own, but for what others read. It also sees the
+// few requests by which Compact, OpenTransactions, AddPartitions and Close do
+// their work. After stop has returned no further call begins.
 func (b *Broker) Control(key kmsg.Key, fn func(*Call) (kmsg.Response, error, bool)) (stop func(), err error) { //nolint:revive // three verdicts, as in kfake
 	if err := b.enter(); err != nil {
 		return nil, err

@@ -268,7 +268,7 @@ func segmentFiles(dir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if ext := filepath.Ext(e.Name()); ext == segmentExt || ext == indexExt {
+		if ext := filepath.Ext(e.Name()); e.Type().IsRegular() && (ext == segmentExt || ext == indexExt) {
 			names = append(names, e.Name())
 		}
 	}

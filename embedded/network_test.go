@@ -111,9 +111,8 @@ func TestMalformedRequestsOverTCP(t *testing.T) {
 			if _, err := c.Write(tt.sent); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			// Fails when the broker has closed its end already, which is right.
+			_ = c.(*net.TCPConn).CloseWrite()
 			// A reset is as good as an end.
 			if got, err := io.ReadAll(c); len(got) != 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("answered with %q, %v, want a closed connection", got, err)

@@ -10,6 +10,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/weirstreams/weir/internal/stamp"
@@ -409,10 +410,8 @@ func (t *Topology) cycleError(cycle []int) error {
 
 // appendNew adds s unless it is there.
 func appendNew(list []string, s string) []string {
-	for _, l := range list {
-		if l == s {
-			return list
-		}
+	if slices.Contains(list, s) {
+		return list
 	}
 	return append(list, s)
 }

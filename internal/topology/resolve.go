@@ -217,16 +217,18 @@ func (c *counts) fact(s Source) int32 {
 }
 
 func (c *counts) mismatch(s *Subtopology, group, a, b int) error {
+	fix := "send one of them through Repartition, or create it anew with the other's count"
 	name := func(i int) string {
 		src := s.Sources[i]
 		what := "topic"
 		if src.Repartition {
 			what = "repartition"
+			fix = fmt.Sprintf("give Repartition(%q) the other's count, or leave Partitions out", src.Name)
 		}
-		return fmt.Sprintf("%s %q has %d partitions", what, src.Name, c.fact(src))
+		return fmt.Sprintf("%s %q (%d partitions)", what, src.Name, c.fact(src))
 	}
-	return fmt.Errorf("not co-partitioned: %s and %s, but their keys meet in store %q, so that equal keys have to be in partitions of equal number: "+
-		"send one of the two through Repartition, or create it anew with the other's count", name(a), name(b), s.meet[group])
+	return fmt.Errorf("not co-partitioned: %s and %s, but their keys meet in store %q, so equal keys must be in partitions of equal number: %s",
+		name(a), name(b), s.meet[group], fix)
 }
 
 // derive raises the counts of the remaining topics to the largest of what feeds

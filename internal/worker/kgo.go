@@ -61,7 +61,8 @@ func (k *Kafka) common() []kgo.Opt {
 
 // Join implements Broker.
 func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
-	m := &member{kafka: k, cfg: cfg, transactional: cfg.TransactionalID != "", produced: map[TopicPartition]*produceEnd{}}
+	m := &member{kafka: k, cfg: cfg, transactional: cfg.TransactionalID != "", produced: map[TopicPartition]*produceEnd{},
+		told: map[TopicPartition]bool{}}
 	m.balancer = newBalancer(cfg.UserData, cfg.Tasks)
 	opts := append(k.common(),
 		kgo.ConsumerGroup(cfg.Group),
@@ -77,10 +78,14 @@ func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
 			if len(tps) > 0 {
 				cl.PauseFetchPartitions(tps)
 			}
-			cfg.Listener.Assigned(flatten(tps))
+			m.assigned(flatten(tps))
 		}),
-		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) { cfg.Listener.Revoked(flatten(tps)) }),
-		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) { cfg.Listener.Lost(flatten(tps)) }),
+		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) {
+			m.gone(flatten(tps), cfg.Listener.Revoked)
+		}),
+		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, tps map[string][]int32) {
+			m.gone(flatten(tps), cfg.Listener.Lost)
+		}),
 		kgo.OnPartitionsCallbackBlocked(func(context.Context, *kgo.Client) {
 			m.waits.set()
 			cfg.Listener.RebalanceWaiting()
@@ -107,6 +112,41 @@ func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
 	}
 	m.adm = kadm.NewClient(m.cl)
 	return m, nil
+}
+
+// assigned tells the listener what came, and before that what went without a
+// word: the client's transaction session is silent about a second revocation or
+// loss between two transactions. It calls this function after each rebalance,
+// be it that nothing was added.
+func (m *member) assigned(added []TopicPartition) {
+	has := map[TopicPartition]bool{}
+	for _, p := range m.balancer.lastAssignment().Partitions {
+		has[TopicPartition(p)] = true
+	}
+	for _, tp := range added {
+		has[tp] = false // what comes anew was lost before
+	}
+	var missed []TopicPartition
+	for tp := range m.told {
+		if !has[tp] {
+			missed = append(missed, tp)
+		}
+	}
+	if len(missed) > 0 {
+		m.gone(missed, m.cfg.Listener.Lost)
+	}
+	for _, tp := range added {
+		m.told[tp] = true
+	}
+	m.cfg.Listener.Assigned(added)
+}
+
+// gone tells the listener what went.
+func (m *member) gone(tps []TopicPartition, tell func([]TopicPartition)) {
+	for _, tp := range tps {
+		delete(m.told, tp)
+	}
+	tell(tps)
 }
 
 func flatten(tps map[string][]int32) []TopicPartition {
@@ -146,7 +186,8 @@ type member struct {
 	records  []task.Record // of the last poll
 	fetched  []Fetched
 	produced map[TopicPartition]*produceEnd
-	waits    signal // the client's group waits for AllowRebalance
+	waits    signal                  // the client's group waits for AllowRebalance
+	told     map[TopicPartition]bool // what the listener knows to have; callbacks only
 
 	mu struct {
 		sync.Mutex

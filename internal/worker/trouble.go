@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weirstreams/weir/internal/assign"
 	"github.com/weirstreams/weir/internal/task"
 	"github.com/weirstreams/weir/state"
 )
@@ -54,6 +55,30 @@ func (w *Worker) trouble(ctx context.Context, err error) error {
 		return err
 	}
 	return w.rebuild(ctx, err)
+}
+
+// duplicateLimit is how long a worker waits for another member with its own
+// process id to go: longer than a join of the group and a session with the
+// defaults take.
+const duplicateLimit = 2 * time.Minute
+
+// refused is called when the group's leader does not admit this member. A
+// member with the same process id and worker is as a rule this process before a
+// crash: one that died while it joined stays in the group until the join is
+// complete and a session has passed. So the worker asks again for a while; only
+// one that stays is another process on a copied folder.
+func (w *Worker) refused(ctx context.Context, e *assign.Error) error {
+	if e.Code != assign.CodeDuplicate {
+		return e
+	}
+	now := w.cfg.Clock.Now()
+	if w.refusedSince.IsZero() {
+		w.refusedSince = now
+	}
+	if now.Sub(w.refusedSince) > duplicateLimit {
+		return e
+	}
+	return w.rebuild(ctx, e)
 }
 
 func (w *Worker) taskTrouble(ctx context.Context, re *runnerError) error {

@@ -178,6 +178,7 @@ type Worker struct {
 	rebuilds     int // client rebuilds since the last commit
 	rebuildAt    time.Time
 	rebuildSince time.Time
+	refusedSince time.Time   // by the group's leader, as a duplicate
 	waiting      atomic.Bool // the group waits for AllowRebalance
 	joined       atomic.Bool // the group has assigned, be it nothing
 	fresh        bool        // an assignment came and was not looked at yet
@@ -255,7 +256,10 @@ func (w *Worker) Tick(ctx context.Context) error {
 		return w.trouble(ctx, fmt.Errorf("poll: %w", err))
 	}
 	if e := w.member.Assignment().Error; e != nil {
-		return e
+		return w.refused(ctx, e)
+	}
+	if w.joined.Load() {
+		w.refusedSince = time.Time{}
 	}
 	if err := w.enqueue(ctx, fetched); err != nil {
 		return w.trouble(ctx, err)

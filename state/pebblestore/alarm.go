@@ -1,9 +1,6 @@
 package pebblestore
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync"
 
 // alarm delivers alarms from a goroutine of its own, because they are raised
 // inside of Pebble, which holds locks then.
@@ -14,8 +11,6 @@ type alarm struct {
 	}
 	ch   chan error
 	done chan struct{}
-	// poisoned is set when Pebble has panicked and may hold locks for ever.
-	poisoned atomic.Bool
 }
 
 // alarmQueue bounds the alarms that wait for a slow receiver; more are
@@ -23,9 +18,13 @@ type alarm struct {
 // becomes full.
 const alarmQueue = 16
 
-func (a *alarm) start(deliver func(error)) {
+func (a *alarm) init() {
 	a.ch = make(chan error, alarmQueue)
 	a.done = make(chan struct{})
+}
+
+// start begins the delivery, also of what was raised before.
+func (a *alarm) start(deliver func(error)) {
 	go func() {
 		defer close(a.done)
 		for err := range a.ch {

@@ -2,9 +2,7 @@ package pebblestore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -289,45 +287,65 @@ func (b *bulk) checkpointIngest(ctx context.Context, new state.Token) error {
 	return nil
 }
 
-// writeTables writes sorted tables with the token, then the data of src. On an
-// error the names returned are those of the files that were made.
+// writeTables writes sorted tables: the token, and the data of src. The token
+// has one of its own, because it overlaps with the token that is stored, and
+// has to lie above it, while data of a view that was empty does not overlap
+// with anything and goes to the last level at once. On an error the names
+// returned are those of the files that were made.
 func (b *bulk) writeTables(ctx context.Context, src bulkSource, token state.Token) (names []string, err error) {
 	s := b.h.b
 	options := s.pebbleOptions.MakeWriterOptions(0, s.db.TableFormat())
 	var w *sstable.Writer
-	defer func() {
-		if w != nil {
-			if cerr := w.Close(); err == nil {
-				err = cerr
-			}
+	finish := func() error {
+		if w == nil {
+			return nil
 		}
-		if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		err := w.Close()
+		w = nil
+		return err
+	}
+	start := func() error {
+		name := b.file("sst")
+		file, err := s.opts.fs.Create(name, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return err
+		}
+		names = append(names, name)
+		w = sstable.NewWriter(objstorageprovider.NewFileWritable(file), options)
+		return nil
+	}
+	defer func() {
+		if ferr := finish(); err == nil {
+			err = ferr
+		}
+		if err != nil && ctx.Err() == nil {
 			err = b.failed(err)
 		}
 	}()
-	key := tokenKey(b.number)
-	value := []byte(token)
-	for n, size := 0, math.MaxInt; ; n++ {
+	if err := start(); err != nil {
+		return names, err
+	}
+	if err := w.Set(tokenKey(b.number), []byte(token)); err != nil {
+		return names, err
+	}
+	key := appendView(nil, b.number, viewData)
+	for n, size := 0, bulkTableBytes; src.next(); n++ {
 		if n%readCheckInterval == 0 {
 			if err := ctx.Err(); err != nil {
 				return names, err
 			}
 		}
 		if size >= bulkTableBytes {
-			if w != nil {
-				err, w = w.Close(), nil
-				if err != nil {
-					return names, err
-				}
-			}
-			name := b.file("sst")
-			names = append(names, name)
-			file, err := s.opts.fs.Create(name, vfs.WriteCategoryUnspecified)
-			if err != nil {
+			if err := finish(); err != nil {
 				return names, err
 			}
-			w, size = sstable.NewWriter(objstorageprovider.NewFileWritable(file), options), 0
+			if err := start(); err != nil {
+				return names, err
+			}
+			size = 0
 		}
+		k, value := src.record()
+		key = append(key[:dataPrefixLen], k...)
 		if value != nil {
 			err = w.Set(key, value)
 		} else {
@@ -337,13 +355,8 @@ func (b *bulk) writeTables(ctx context.Context, src bulkSource, token state.Toke
 			return names, err
 		}
 		size += len(key) + len(value)
-		if !src.next() {
-			return names, src.err()
-		}
-		var k []byte
-		k, value = src.record()
-		key = append(appendView(key[:0], b.number, viewData), k...)
 	}
+	return names, src.err()
 }
 
 func (b *bulk) Close() error {
@@ -362,4 +375,3 @@ func (b *bulk) Close() error {
 	}
 	return nil
 }
-

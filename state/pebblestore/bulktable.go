@@ -3,9 +3,8 @@ package pebblestore
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"hash/maphash"
-	"slices"
+	"math/bits"
 )
 
 // bulkTable gathers writes, the last one of each key, until they are written
@@ -19,7 +18,7 @@ type bulkTable struct {
 	// slots is an open-addressed table of a power of two. A slot holds 32
 	// bits of the hash and the index of the entry plus one; 0 is free.
 	slots []uint64
-	order []bulkOrder
+	order []keyOrder
 }
 
 type bulkEntry struct {
@@ -30,13 +29,6 @@ type bulkEntry struct {
 }
 
 const bulkDeleted = -1
-
-// bulkOrder is what sorting works on: the first bytes of a key decide most
-// comparisons without a look at the buffer.
-type bulkOrder struct {
-	prefix uint64
-	entry  uint32
-}
 
 const (
 	bulkEntryBytes = 20
@@ -120,30 +112,10 @@ func (t *bulkTable) grow() {
 
 func (t *bulkTable) key(e *bulkEntry) []byte { return t.buf[e.key : e.key+e.keyLen] }
 
-// keyPrefix returns the first eight bytes of a key as a number that orders
-// like them. Keys with the same number still have to be compared.
-func keyPrefix(key []byte) uint64 {
-	if len(key) >= 8 {
-		return binary.BigEndian.Uint64(key)
-	}
-	var b [8]byte
-	copy(b[:], key)
-	return binary.BigEndian.Uint64(b[:])
-}
-
 // sorted returns a source of the contents in key order. It is valid until the
 // next put or reset.
 func (t *bulkTable) sorted() bulkSource {
-	t.order = slices.Grow(t.order[:0], len(t.entries))
-	for i := range t.entries {
-		t.order = append(t.order, bulkOrder{keyPrefix(t.key(&t.entries[i])), uint32(i)})
-	}
-	slices.SortFunc(t.order, func(a, b bulkOrder) int {
-		if a.prefix != b.prefix {
-			return cmp.Compare(a.prefix, b.prefix)
-		}
-		return bytes.Compare(t.key(&t.entries[a.entry]), t.key(&t.entries[b.entry]))
-	})
+	t.order = sortKeys(t.order, len(t.entries), func(i uint32) []byte { return t.key(&t.entries[i]) })
 	return &sortedTable{t: t, at: -1}
 }
 
@@ -168,7 +140,7 @@ func (s *sortedTable) next() bool {
 }
 
 func (s *sortedTable) record() (key, value []byte) {
-	e := &s.t.entries[s.t.order[s.at].entry]
+	e := &s.t.entries[s.t.order[s.at].index]
 	if e.valueLen != bulkDeleted {
 		value = s.t.buf[e.value : e.value+uint32(e.valueLen)]
 	}
@@ -178,69 +150,72 @@ func (s *sortedTable) record() (key, value []byte) {
 func (s *sortedTable) err() error { return nil }
 
 // merge yields the keys of several sources in order. When more than one has a
-// key, the last of them wins.
+// key, the last of them wins. There are at most 64 sources.
 type merge struct {
 	sources []bulkSource
-	live    []bool
-	at      int
+	heads   []mergeHead
+	// stale has a bit for each source that has to move: those that stood on
+	// the key which was yielded last.
+	stale   uint64
+	at      int // the source that wins, -1 at the end
 	failure error
-	started bool
+}
+
+type mergeHead struct {
+	key    []byte
+	prefix uint64 // keyPrefix of key
+	live   bool
 }
 
 func newMerge(sources ...bulkSource) bulkSource {
 	if len(sources) == 1 {
 		return sources[0]
 	}
-	return &merge{sources: sources, live: make([]bool, len(sources))}
+	return &merge{sources: sources, heads: make([]mergeHead, len(sources)), stale: 1<<len(sources) - 1, at: -1}
 }
 
 func (m *merge) next() bool {
-	if m.failure != nil {
-		return false
+	for ; m.stale != 0; m.stale &= m.stale - 1 {
+		if !m.move(bits.TrailingZeros64(m.stale)) {
+			return false
+		}
 	}
-	var done []byte
-	if m.started {
-		done, _ = m.record()
-	}
-	// The few sources that stand on the key that was yielded move on; the
-	// source of done itself last, because its key is overwritten.
-	for i, s := range m.sources {
-		if i == m.at && m.started {
+	m.at = -1
+	for i := range m.heads {
+		h := &m.heads[i]
+		if !h.live {
 			continue
 		}
-		if m.started {
-			if !m.live[i] {
-				continue
+		c := -1
+		if m.at >= 0 {
+			best := &m.heads[m.at]
+			if c = cmp.Compare(h.prefix, best.prefix); c == 0 {
+				c = bytes.Compare(h.key, best.key)
 			}
-			if k, _ := s.record(); !bytes.Equal(k, done) {
-				continue
-			}
 		}
-		m.move(i)
-	}
-	if m.started {
-		m.move(m.at)
-	}
-	m.started = true
-	best := -1
-	var key []byte
-	for i, s := range m.sources {
-		if !m.live[i] {
-			continue
-		}
-		if k, _ := s.record(); best < 0 || bytes.Compare(k, key) <= 0 {
-			best, key = i, k
+		switch {
+		case c < 0:
+			m.at, m.stale = i, 1<<i
+		case c == 0:
+			m.at, m.stale = i, m.stale|1<<i
 		}
 	}
-	m.at = best
-	return best >= 0 && m.failure == nil
+	return m.at >= 0
 }
 
-func (m *merge) move(i int) {
-	m.live[i] = m.sources[i].next()
-	if err := m.sources[i].err(); err != nil {
-		m.failure = err
+// move returns false on an error.
+func (m *merge) move(i int) bool {
+	s, h := m.sources[i], &m.heads[i]
+	if h.live = s.next(); h.live {
+		h.key, _ = s.record()
+		h.prefix = keyPrefix(h.key)
+		return true
 	}
+	if err := s.err(); err != nil {
+		m.failure, m.at = err, -1
+		return false
+	}
+	return true
 }
 
 func (m *merge) record() (key, value []byte) { return m.sources[m.at].record() }

@@ -22,7 +22,8 @@ import (
 //
 // And it turns the first failed write into a full stop. Pebble answers a full
 // disk by ending the process: it panics while it holds locks when a log file
-// cannot be written, and calls Fatalf when the manifest cannot. A library may
+// cannot be written, calls Fatalf when the manifest cannot, and tries for ever to flush
+// in Open. A library may
 // not end its host. So the error is kept from Pebble: the disk is frozen as if
 // the process had died at this moment, the caller's onFail is told, and what
 // Pebble still writes goes to memory or nowhere, so that it stays consistent
@@ -40,9 +41,6 @@ type failStop struct {
 	// it. It must not block.
 	onFail func(error)
 
-	// armed is set when the database is open. Until then errors go to the
-	// caller of Open.
-	armed  atomic.Bool
 	frozen atomic.Bool
 	once   sync.Once
 
@@ -70,11 +68,8 @@ const (
 // after the freeze.
 const frozenRetryInterval = time.Second
 
-// fail freezes the disk. It returns false before the file system is armed.
-func (f *failStop) fail(op, name string, err error) bool {
-	if !f.armed.Load() {
-		return false
-	}
+// fail freezes the disk.
+func (f *failStop) fail(op, name string, err error) {
 	f.once.Do(func() {
 		f.overlay = vfs.NewMem()
 		// In memory this cannot fail.
@@ -82,7 +77,6 @@ func (f *failStop) fail(op, name string, err error) bool {
 		f.frozen.Store(true)
 		f.onFail(fmt.Errorf("%s %s: %w", op, name, err))
 	})
-	return true
 }
 
 func (f *failStop) wrap(file vfs.File, name string) vfs.File {
@@ -95,9 +89,7 @@ func (f *failStop) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	}
 	file, err := f.FS.Create(name, category)
 	if err != nil {
-		if !f.fail("create", name, err) {
-			return nil, err
-		}
+		f.fail("create", name, err)
 		return f.createFrozen(name, category)
 	}
 	return f.wrap(file, name), nil
@@ -123,9 +115,7 @@ func (f *failStop) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 	}
 	file, err := f.FS.ReuseForWrite(oldname, newname, category)
 	if err != nil {
-		if !f.fail("reuse", oldname, err) {
-			return nil, err
-		}
+		f.fail("reuse", oldname, err)
 		return f.createFrozen(newname, category)
 	}
 	return f.wrap(file, newname), nil
@@ -164,9 +154,10 @@ func (f *failStop) Stat(name string) (vfs.FileInfo, error) {
 func (f *failStop) Rename(oldname, newname string) error {
 	if !f.frozen.Load() {
 		err := f.FS.Rename(oldname, newname)
-		if err == nil || !f.fail("rename", oldname, err) {
-			return err
+		if err == nil {
+			return nil
 		}
+		f.fail("rename", oldname, err)
 	}
 	if f.inOverlay(oldname) {
 		return f.overlay.Rename(oldname, newname)
@@ -194,6 +185,10 @@ func (f *failStop) Remove(name string) error {
 	return nil
 }
 
+// Lock does nothing: the backend holds the folder's lock itself, before the
+// database is opened and until after it is closed.
+func (f *failStop) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
+
 // Unwrap implements vfs.FS.
 func (f *failStop) Unwrap() vfs.FS { return f.FS }
 
@@ -211,9 +206,10 @@ type failStopFile struct {
 // error in a table is reported, because a flush can be repeated, into memory;
 // any other is hidden.
 func (f *failStopFile) written(op string, err error) error {
-	if err == nil || !f.fs.fail(op, f.name, err) {
-		return err
+	if err == nil {
+		return nil
 	}
+	f.fs.fail(op, f.name, err)
 	return f.dropped()
 }
 

@@ -153,10 +153,5 @@ func (l logger) Errorf(format string, args ...any) {
 }
 
 func (l logger) Fatalf(format string, args ...any) {
-	err := fmt.Errorf(format, args...)
-	if l.b.fs.fail("use", l.b.dir, err) {
-		l.b.stop(err)
-		return
-	}
-	l.b.opts.Logger.Error(err.Error(), "dir", l.b.dir)
+	l.b.fs.fail("use", l.b.dir, fmt.Errorf(format, args...))
 }

@@ -149,10 +149,10 @@ const (
 	// memtablesWaiting bounds the memtables that wait or are being written.
 	memtablesWaiting = 3
 
-	bulkShare  = 8
+	bulkShare  = 4
 	minBulk    = 1 << 20
-	maxBulk    = 64 << 20
-	bulksShare = 4
+	maxBulk    = 256 << 20
+	bulksShare = 2
 )
 
 func splitMemory(limit int64) memorySplit {

@@ -33,6 +33,8 @@ const (
 	// database is open, with the reason in it. Open quarantines the folder.
 	damageMarker = "DAMAGED"
 
+	// lockFile is the name that Pebble uses.
+	lockFile = "LOCK"
 	// Attempts to lock the folder are repeated with growing pauses.
 	firstLockPause = 10 * time.Millisecond
 	maxLockPause   = 500 * time.Millisecond
@@ -125,10 +127,10 @@ func open(dir string, opts Options) (_ *Backend, err error) {
 }
 
 // lockFolder locks the folder, waiting for another process that holds it.
-func lockFolder(dir string, opts Options) (*pebble.Lock, error) {
+func lockFolder(dir string, opts Options) (io.Closer, error) {
 	deadline := time.Now().Add(opts.LockTimeout)
 	for pause := firstLockPause; ; pause = min(2*pause, maxLockPause) {
-		lock, err := pebble.LockDirectory(dir, opts.fs)
+		lock, err := opts.fs.Lock(opts.fs.PathJoin(dir, lockFile))
 		if err == nil {
 			return lock, nil
 		}
@@ -158,8 +160,8 @@ func isLocked(err error) bool {
 // The data can be rebuilt, so whatever is not known to be the surroundings'
 // fault counts as damage: else a person would have to delete the folder.
 func isDamage(err error) bool {
-	var other *notOurs
-	if errors.As(err, &other) {
+	var not *notDamage
+	if errors.As(err, &not) {
 		return false
 	}
 	if pebble.IsCorruptionError(err) || errors.Is(err, state.ErrCorrupt) || errors.Is(err, fs.ErrNotExist) {
@@ -176,10 +178,11 @@ func isDamage(err error) bool {
 	}
 }
 
-// notOurs is an error about a database that must be left alone.
-type notOurs struct{ error }
+// notDamage is an error about a database that must be left alone: it is not
+// ours to judge, or it is the disk that fails.
+type notDamage struct{ error }
 
-func (e *notOurs) Unwrap() error { return e.error }
+func (e *notDamage) Unwrap() error { return e.error }
 
 // markedDamage returns why the folder was marked, nil when it was not.
 func markedDamage(dir string, files vfs.FS) error {
@@ -284,7 +287,7 @@ func quarantineTime(name string) string {
 }
 
 // openDatabase opens the database in a folder whose lock is held.
-func openDatabase(dir string, opts Options, lock *pebble.Lock) (_ *Backend, err error) {
+func openDatabase(dir string, opts Options, lock io.Closer) (_ *Backend, err error) {
 	b := &Backend{
 		dir: dir, opts: opts, split: splitMemory(opts.MaxMemory), lock: lock,
 		closing: make(chan struct{}), failed: make(chan struct{}),
@@ -294,19 +297,10 @@ func openDatabase(dir string, opts Options, lock *pebble.Lock) (_ *Backend, err 
 	b.iterators.open = map[*iterator]struct{}{}
 	b.gate.init()
 	b.fs = newFailStop(opts.fs, dir, b.stop)
-	b.alarm.start(func(err error) {
-		if b.corrupt.Load() {
-			if merr := markDamage(dir, opts.fs, err); merr != nil {
-				opts.Logger.Warn("the state folder cannot be marked as damaged", "dir", dir, "error", merr)
-			}
-		}
-		opts.Logger.Error("state folder alarm", "dir", dir, "error", err)
-		opts.OnAlarm(err)
-	})
+	b.alarm.init()
 	b.cache = pebble.NewCache(b.split.cache)
 	defer func() {
 		if err != nil {
-			b.alarm.close()
 			b.cache.Unref()
 		}
 	}()
@@ -317,24 +311,45 @@ func openDatabase(dir string, opts Options, lock *pebble.Lock) (_ *Backend, err 
 	if err := opts.fs.MkdirAll(temporary, 0o755); err != nil {
 		return nil, err
 	}
-	b.pebbleOptions = b.options(lock)
+	b.pebbleOptions = b.options()
+	defer func() {
+		if err == nil {
+			return
+		}
+		b.fs.release()
+		if b.db != nil {
+			_ = b.db.Close()
+		}
+		// It explains whatever else went wrong.
+		if stopped := b.failure.Load(); stopped != nil {
+			err = &notDamage{*stopped}
+		}
+	}()
 	if b.db, err = openPebble(dir, b.pebbleOptions); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			b.fs.release()
-			err = errors.Join(err, b.db.Close())
-		}
-	}()
 	if err := b.checkFormat(); err != nil {
 		return nil, err
 	}
 	if err := b.loadViews(); err != nil {
 		return nil, err
 	}
-	b.fs.armed.Store(true)
+	if err := b.stopped(); err != nil {
+		return nil, err
+	}
+	b.alarm.start(b.deliver)
 	return b, nil
+}
+
+// deliver takes an alarm to those who have to know.
+func (b *Backend) deliver(err error) {
+	if b.corrupt.Load() {
+		if merr := markDamage(b.dir, b.opts.fs, err); merr != nil {
+			b.opts.Logger.Warn("the state folder cannot be marked as damaged", "dir", b.dir, "error", merr)
+		}
+	}
+	b.opts.Logger.Error("state folder alarm", "dir", b.dir, "error", err)
+	b.opts.OnAlarm(err)
 }
 
 // openPebble turns a panic over a damaged file into an error.
@@ -346,7 +361,7 @@ func openPebble(dir string, options *pebble.Options) (db *pebble.DB, err error) 
 	}()
 	db, err = pebble.Open(dir, options)
 	if err != nil && strings.Contains(err.Error(), "unknown format major version") {
-		err = &notOurs{fmt.Errorf("it was written by a newer version of this program: use that one, or remove the folder, it is rebuilt: %w", err)}
+		err = &notDamage{fmt.Errorf("it was written by a newer version of this program: use that one, or remove the folder, it is rebuilt: %w", err)}
 	}
 	return db, err
 }
@@ -357,13 +372,12 @@ func openPebble(dir string, options *pebble.Options) (db *pebble.DB, err error) 
 // normal: the log ends there, and the changelog has the rest.
 const pebbleFormat = pebble.FormatColumnarBlocks
 
-func (b *Backend) options(lock *pebble.Lock) *pebble.Options {
+func (b *Backend) options() *pebble.Options {
 	o := &pebble.Options{
 		Cache:              b.cache,
 		EventListener:      b.listener(),
 		FS:                 b.fs,
 		FormatMajorVersion: pebbleFormat,
-		Lock:               lock,
 		Logger:             logger{b},
 		MaxOpenFiles:       maxOpenFiles,
 		MemTableSize:       b.split.memtable,
@@ -383,8 +397,6 @@ func (b *Backend) options(lock *pebble.Lock) *pebble.Options {
 		l.FilterPolicy = bloom.FilterPolicy(bloomBits)
 		l.FilterType = pebble.TableFilter
 	}
-	// Point reads do not look at filters of the last level.
-	o.Levels[len(o.Levels)-1].FilterPolicy = pebble.NoFilterPolicy
 	o.EnsureDefaults()
 	return o
 }
@@ -399,7 +411,7 @@ func (b *Backend) checkFormat() error {
 			return err
 		}
 		if version > formatVersion {
-			return &notOurs{fmt.Errorf("its layout has version %d, this program knows up to %d: use a newer program, or remove the folder, it is rebuilt", version, formatVersion)}
+			return &notDamage{fmt.Errorf("its layout has version %d, this program knows up to %d: use a newer program, or remove the folder, it is rebuilt", version, formatVersion)}
 		}
 		return nil
 	}
@@ -415,7 +427,7 @@ func (b *Backend) checkFormat() error {
 		return err
 	}
 	if occupied {
-		return &notOurs{errors.New("it holds a Pebble database that is not a state folder: give another folder")}
+		return &notDamage{errors.New("it holds a Pebble database that is not a state folder: give another folder")}
 	}
 	if err := b.db.Set(formatKey, formatRecord(), pebble.Sync); err != nil {
 		return err

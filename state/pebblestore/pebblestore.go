@@ -52,11 +52,11 @@ import (
 // Options configures Open. The zero value is the default.
 type Options struct {
 	// MaxMemory bounds the memory of the database in bytes: the block cache,
-	// and inside of it the memtables (an eighth each, at most 64 MiB, three
-	// of them before an Apply waits) and what restores gather before they
-	// write it (an eighth for each restore that is running, at most 64 MiB).
-	// Outside of it are iterators, a few kilobytes for every open file and
-	// the buffers of Go itself. Defaults to DefaultMaxMemory(); raised to
+	// and taken out of it the memtables (an eighth each, at most 64 MiB,
+	// three of them before an Apply waits) and what restores gather before
+	// they write it (half for all that run at the same time, at most a
+	// quarter and 256 MiB for one). Outside of it are iterators, a few
+	// kilobytes for every open file and the buffers of Go itself. Defaults to DefaultMaxMemory(); raised to
 	// MinMemory when it is less.
 	MaxMemory int64
 
@@ -127,11 +127,11 @@ type Backend struct {
 	db    *pebble.DB
 	// pebbleOptions are those the database was opened with.
 	pebbleOptions *pebble.Options
-	cache *pebble.Cache
-	fs    *failStop
-	lock  io.Closer
-	gate  gate
-	alarm alarm
+	cache         *pebble.Cache
+	fs            *failStop
+	lock          io.Closer
+	gate          gate
+	alarm         alarm
 
 	// life is held for reading by every operation and for writing by Close.
 	life struct {
@@ -148,6 +148,8 @@ type Backend struct {
 	failure atomic.Pointer[error]
 	// corrupt is set when damage was met.
 	corrupt atomic.Bool
+	// poisoned is set when Pebble has panicked and may hold locks for ever.
+	poisoned atomic.Bool
 
 	views struct {
 		sync.RWMutex
@@ -327,8 +329,7 @@ func (b *Backend) guard(what string, id state.ID, write func() error) (err error
 		// so it is not called again.
 		if r := recover(); r != nil {
 			b.fs.fail("commit to", b.dir, fmt.Errorf("panic: %v", r))
-			b.stop(fmt.Errorf("panic: %v", r))
-			b.alarm.poisoned.Store(true)
+			b.poisoned.Store(true)
 		}
 		// A failed write is not reported by Pebble, which must not know.
 		if ferr := b.stopped(); ferr != nil {
@@ -504,7 +505,7 @@ func (b *Backend) close() error {
 	}
 
 	var errs []error
-	if !b.alarm.poisoned.Load() {
+	if !b.poisoned.Load() {
 		if b.stopped() == nil {
 			// So that opening again does not have to replay the log.
 			errs = append(errs, b.db.Flush())
@@ -512,10 +513,9 @@ func (b *Backend) close() error {
 		b.fs.release()
 		errs = append(errs, b.db.Close())
 	} else {
-		// The database cannot be closed; it holds the lock as well. What it
-		// still does cannot reach the frozen disk.
+		// The database cannot be closed. What it still does cannot reach the
+		// frozen disk.
 		b.fs.release()
-		errs = append(errs, b.lock.Close())
 	}
 	// The lock goes last: nothing of ours touches the folder any more.
 	stopped := b.stopped()

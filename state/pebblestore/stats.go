@@ -41,7 +41,7 @@ func (b *Backend) Stats() Stats {
 	b.life.RLock()
 	defer b.life.RUnlock()
 	s := Stats{MaxMemory: b.opts.MaxMemory, Failed: b.stopped()}
-	if b.life.closed || b.alarm.poisoned.Load() {
+	if b.life.closed || b.poisoned.Load() {
 		return s
 	}
 	m := b.db.Metrics()
