@@ -116,7 +116,7 @@ func (f *folder) takeLock() error {
 		return fmt.Errorf("%w: %s, process id %s: stop that one, or name another folder", ErrFolderInUse, f.dir, strings.TrimSpace(string(holder)))
 	}
 	f.lock = lock
-	if err := lock.Truncate(0); err == nil {
+	if err = lock.Truncate(0); err == nil {
 		_, err = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 func closeBroker(t *testing.T, b *Broker) {
@@ -125,6 +126,41 @@ func TestCloseAbortsOpenTransactions(t *testing.T) {
 	}
 	if got := read(t, b, "out", 0); !slices.Equal(got, []string{"k=1"}) {
 		t.Errorf("got %v", got)
+	}
+}
+
+// When they cannot be aborted at the end, they are at the next start.
+func TestCloseThatCannotAbort(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	b := mustOpen(t, Options{Dir: dir, Topics: []Topic{{Name: "out", Partitions: 1}}})
+	cl, err := newClient(b, kgo.TransactionalID("t"), kgo.TransactionTimeout(15*time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	produce(t, cl, record("out", 0, "k", "open"))
+	refused, err := b.Fault(Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Count: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeBroker(t, b)
+	if refused.Hits() == 0 {
+		t.Error("Close did not try")
+	}
+	cl.Close()
+	for range 2 {
+		b = reopen(t, dir)
+		produce(t, client(t, b), record("out", 0, "k", "after"))
+		if p, err := b.Partition("out", 0); err != nil || p.LastStable != p.End {
+			t.Errorf("partition is %+v, %v", p, err)
+		}
+		if got := read(t, b, "out", 0); slices.Contains(got, "k=open") || len(got) == 0 {
+			t.Errorf("got %v", got)
+		}
+		closeBroker(t, b)
 	}
 }
 

@@ -9,19 +9,6 @@ import (
 	"github.com/weirstreams/weir/internal/simkafka"
 )
 
-// owner returns the instance that runs a task.
-func (d *Driver) owner(task string) *Instance {
-	for _, in := range d.instances {
-		for _, id := range in.Tasks() {
-			if id == task {
-				return in
-			}
-		}
-	}
-	d.t.Fatalf("nobody runs task %s\n%s", task, d.describe())
-	return nil
-}
-
 // An instance stalls at each point of the protocol for longer than its session
 // lasts, another one takes over, and the first goes on where it was: before or
 // after its transaction has timed out, and before or after others have processed
@@ -72,6 +59,9 @@ func TestZombieAtEachPoint(t *testing.T) {
 func (c *chain) stall(p Point) *Instance {
 	c.t.Helper()
 	z := c.Instance(0)
+	if p == DuringRevoke {
+		c.Instance(1).Stop()
+	}
 	switch p {
 	case AfterClaim, DuringRestore, DuringRevoke:
 		if p != DuringRevoke {
@@ -83,7 +73,7 @@ func (c *chain) stall(p Point) *Instance {
 		}
 		z.PauseAt(p)
 		if p == DuringRevoke {
-			c.add()
+			c.Instance(1).start()
 		}
 		c.Settle()
 	default:
@@ -107,15 +97,21 @@ func TestAClaimWaitsForOpenTransactions(t *testing.T) {
 		}
 		return simkafka.Fault{}
 	}
+	c.settling = true // time is ours
 	c.send(10)
+	for c.pass() || c.commit() {
+	}
 	if s := c.Instance(0).State(); s != Crashed {
 		t.Fatalf("instance 0 is %v", s)
 	}
 	c.hook = nil
-	c.settling = true // time is ours
 	for range 60 {
 		c.clock.now = c.clock.now.Add(100 * time.Millisecond)
-		c.pass()
+		for c.pass() || c.commit() {
+		}
+	}
+	if n := len(c.sim.Group("test").Members); n != 1 {
+		t.Fatalf("%d members: %s", n, c.describe())
 	}
 	if got, all := len(c.Instance(1).Tasks()), len(c.tasks); got == all {
 		t.Fatal("the successor runs tasks whose offsets are not decided")

@@ -81,6 +81,11 @@ var directions = []direction{
 		why: "the worker knows backends as state.Backend only, so that each of them and the simulator fit",
 	},
 	{
+		pkg: "internal/simkafka/...",
+		may: []string{"internal/...", "state", "metric", "serde/...", "window", "!internal/sim/...", "!internal/lint/..."},
+		why: "the simulated cluster is what a worker sees of one, so it stands beside the worker's clients",
+	},
+	{
 		pkg: "internal/...",
 		may: []string{"internal/...", "state", "metric", "serde/...", "window", "!internal/worker/...", "!internal/sim/...", "!internal/lint/..."},
 		why: "the core is below the worker: it decides, the worker acts",
@@ -98,8 +103,9 @@ var directions = []direction{
 		why: "what backends share belongs to no driver",
 	},
 	{
-		pkg: "state/memstore/...", may: []string{"state", "state/internal/...", "state/memstore/..."}, drivers: none,
-		why: "a backend knows the contract, state, and its own driver",
+		pkg: "state/memstore/...", may: []string{"state", "state/internal/...", "state/memstore/..."},
+		drivers: []string{"github.com/tidwall/btree"},
+		why:     "a backend knows the contract, state, and its own driver",
 	},
 	{
 		pkg: "state/pebblestore/...", may: []string{"state", "state/internal/...", "state/pebblestore/..."},

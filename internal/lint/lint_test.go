@@ -180,6 +180,7 @@ func TestRules(t *testing.T) {
 		{"skips", "skip", "a_test.go", "package a\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) { t.Skip(\"no\") }\n", "a_test.go TestA"},
 		{"skips", "skip now in a helper", "a.go", "package a\n\nimport \"testing\"\n\nfunc f(t testing.TB) { t.SkipNow() }\n", "SkipNow"},
 		{"skips", "formatted skip in a closure", "a_test.go", "package a\n\nimport \"testing\"\n\nvar f = func(t *testing.T) { t.Skipf(\"no\") }\n", "Skipf"},
+		{"skips", "method of another type that returns something", "a_test.go", "package a\n\nimport \"testing\"\n\nfunc f(t *testing.T, r r) { n := r.Skip(1); _ = n }\n", ""},
 		{"skips", "another skip", "a.go", "package a\n\nfunc f(r interface{ Skip(int) }) { r.Skip(1) }\n", ""},
 
 		{"packages", "documented", "a/a.go", "// Package a is for this.\npackage a\n", ""},

@@ -105,11 +105,7 @@ func findSkips(files []file, allowed map[string]string) []problem {
 				continue
 			}
 			ast.Inspect(decl, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				method, ok := call.Fun.(*ast.SelectorExpr)
+				method, ok := statementCall(n)
 				if ok && slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, method.Sel.Name) {
 					problems = append(problems, problem{f.at(method.Sel), fmt.Sprintf(
 						"%s: a test that is skipped proves nothing; make it run or fail, or give the reason in allowedSkips of internal/lint/source.go as %q",
@@ -120,6 +116,25 @@ func findSkips(files []file, allowed map[string]string) []problem {
 		}
 	}
 	return problems
+}
+
+// statementCall returns the method that a statement calls. The methods that skip return
+// nothing, so a call whose result is used is another one of that name.
+func statementCall(n ast.Node) (*ast.SelectorExpr, bool) {
+	var call *ast.CallExpr
+	switch n := n.(type) {
+	case *ast.ExprStmt:
+		call, _ = n.X.(*ast.CallExpr)
+	case *ast.DeferStmt:
+		call = n.Call
+	case *ast.GoStmt:
+		call = n.Call
+	}
+	if call == nil {
+		return nil, false
+	}
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	return method, ok
 }
 
 // checkFormat wants Go files as gofmt writes them, and short enough to hold one idea.

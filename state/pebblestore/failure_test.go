@@ -168,7 +168,7 @@ func TestDiskFails(t *testing.T) {
 		t.Run(failure.Error(), func(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(uint64(failure), 1))
-			for n := 0; n < 400; n += 1 + rng.IntN(25) {
+			for n := 0; n < 300; n += 1 + rng.IntN(25) {
 				failUnderLoad(t, failure, n)
 			}
 		})

@@ -1,7 +1,6 @@
 package pebblestore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -63,12 +62,18 @@ func TestStats(t *testing.T) {
 	if s.DiskBytes < entries*1000 || s.DiskBytes > 6*entries*1000 {
 		t.Errorf("DiskBytes = %d for %d bytes", s.DiskBytes, entries*1000)
 	}
-	if s.CacheBytes <= 0 || s.CacheBytes+s.MemtableBytes > s.MaxMemory+s.MaxMemory/8 {
+	if s.CacheBytes+s.MemtableBytes > s.MaxMemory+s.MaxMemory/8 {
 		t.Errorf("cache %d and memtables %d, the bound is %d", s.CacheBytes, s.MemtableBytes, s.MaxMemory)
 	}
 	if s.CacheMisses == 0 || s.WALBytes < 0 || s.MemtableBytes <= 0 {
 		t.Errorf("%+v", s)
 	}
+
+	eventually(t, "blocks that are read stay in the cache", func() bool {
+		it := v.Iterate(t.Context(), "4", state.Range{}) // compactions throw them out again
+		defer it.Close()
+		return it.Next() && b.Stats().CacheBytes > 0
+	})
 
 	// The count is near the truth, for the whole and for a part.
 	for _, c := range []struct {
@@ -126,37 +131,6 @@ func TestMemoryDoesNotGrowWithViews(t *testing.T) {
 	}
 	if s := b.Stats(); s.CacheBytes+s.MemtableBytes > MinMemory+int64(b.split.memtable) {
 		t.Errorf("cache %d and memtables %d, the bound is %d", s.CacheBytes, s.MemtableBytes, MinMemory)
-	}
-}
-
-func TestReadsHardlyAllocate(t *testing.T) {
-	b := mustOpen(t, testDir, testOptions(vfs.NewMem()))
-	v := mustClaim(t, b, testID, "", "0")
-	var bt state.Batch
-	keys := make([][]byte, 500)
-	for i := range keys {
-		keys[i] = fmt.Appendf(nil, "%05d", i)
-		bt.Put(keys[i], []byte("value"))
-	}
-	if err := v.Apply(t.Context(), "0", "1", &bt); err != nil {
-		t.Fatal(err)
-	}
-	ctx := context.Background()
-	found := 0
-	visit := func(_ int, value []byte) { found += len(value) }
-	for _, n := range []int{1, len(keys)} {
-		const few = 6 // Pebble's own, of its pools
-		allocs := testing.AllocsPerRun(50, func() {
-			if err := v.Read(ctx, "1", keys[:n], visit); err != nil {
-				t.Fatal(err)
-			}
-		})
-		if allocs > few {
-			t.Errorf("reading %d keys allocates %v times", n, allocs)
-		}
-	}
-	if found == 0 {
-		t.Error("nothing was read")
 	}
 }
 

@@ -3,6 +3,7 @@ package statetest
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -353,7 +354,7 @@ func testFailedDrop(t *testing.T, open func(*testing.T) Harness) {
 }
 
 func testFailedCheckpoint(t *testing.T, open func(*testing.T) Harness) {
-	for _, c := range []struct{ records, size int }{{5, 10}, {40, 50_000}} {
+	for _, c := range []struct{ records, size int }{{5, 10}, {40, 30_000}} {
 		t.Run(fmt.Sprintf("records=%d", c.records), func(t *testing.T) {
 			eachFailure(t, open, prepareFilled,
 				func(t *testing.T, b state.Backend, v state.View, hist *history) error {
@@ -391,9 +392,13 @@ func testCorruption(t *testing.T, open func(*testing.T) Harness) {
 		return
 	}
 	v := mustClaim(t, h.Backend, view0, "", "t1")
+	// Values that do not compress, in many blocks.
 	var bt state.Batch
-	for i := range 2000 {
-		bt.Put(fmt.Appendf(nil, "key %05d", i), fmt.Appendf(nil, "value %d of a length that is no secret", i))
+	random := rand.NewChaCha8([32]byte{1})
+	for i := range 500 {
+		value := make([]byte, 300)
+		random.Read(value)
+		bt.Put(fmt.Appendf(nil, "key %05d", i), value)
 	}
 	mustApply(t, v, "t1", "t2", &bt)
 	want := contents{}.with(&bt)
