@@ -3,6 +3,7 @@ package weir_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 	"time"
 
@@ -13,74 +14,68 @@ import (
 	"github.com/weirstreams/weir/serde"
 )
 
-type Rating struct {
-	Movie string  `json:"movie"`
-	Stars float64 `json:"stars"`
-}
-
-type Average struct {
-	Sum   float64 `json:"sum"`
-	Count int64   `json:"count"`
-}
-
-// Two users rate a movie; its average is kept exactly once, and read while the
-// application runs.
+// Movie ratings come keyed by user; the running average of each movie goes out. The README shows the body of this
+// function, up to the output: a test in internal/lint compares them.
 func Example() {
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
+	type Rating struct {
+		Movie string
+		Stars float64
+	}
+	type Average struct{ Count, Sum, Average float64 }
+
 	ratings := weir.NewTopic("ratings", serde.String, serde.JSON[Rating]())
 	averages := weir.NewTopic("rating-averages", serde.String, serde.JSON[Average]())
 
 	b := weir.NewBuilder()
-	table := b.Stream(ratings). // keyed by user
-					GroupBy("by-movie", serde.String, func(_ string, r Rating) string { return r.Movie }).
-					Aggregate("averages", serde.JSON[Average](), func() Average { return Average{} },
-			func(_ string, r Rating, a Average) Average { return Average{a.Sum + r.Stars, a.Count + 1} })
-	table.ToStream().To(averages)
+	b.Stream(ratings).
+		GroupBy("by-movie", serde.String, func(user string, r Rating) string { return r.Movie }).
+		Aggregate("averages", serde.JSON[Average](), func() Average { return Average{} },
+			func(movie string, r Rating, a Average) Average {
+				return Average{a.Count + 1, a.Sum + r.Stars, (a.Sum + r.Stars) / (a.Count + 1)}
+			}).
+		ToStream().To(averages)
 	topology, err := b.Build()
-	if err != nil {
-		panic(err)
-	}
+	check(err)
 
-	broker, dir := startBroker() // in this process; for a cluster, set Brokers instead of ClientOptions
-	app, err := weir.NewApp(topology, weir.Config{ApplicationID: "ratings", ClientOptions: broker.ClientOptions(), Dir: dir})
-	if err != nil {
-		panic(err)
-	}
-	go app.Run(ctx)
-
-	send(ctx, broker, "ratings", "ada", `{"movie":"362","stars":10}`)
-	send(ctx, broker, "ratings", "bob", `{"movie":"362","stars":8}`)
-	for avg := (Average{}); avg.Count < 2; avg, _, _ = app.Read(table).Get(ctx, "362") {
-		time.Sleep(10 * time.Millisecond)
-	}
-	avg, _, err := app.Read(table).Get(ctx, "362")
-	fmt.Println(avg.Sum/float64(avg.Count), err)
-	app.Close()
-	broker.Close()
-	os.RemoveAll(dir)
-	// Output: 9 <nil>
+	ctx, brokers, dir := start() // for you: a context that ends on a signal, []string{"localhost:9092"}, a folder to keep
+	app, err := weir.NewApp(topology, weir.Config{ApplicationID: "ratings", Brokers: brokers, Dir: dir})
+	check(err)
+	check(app.Run(ctx))
+	// Output:
+	// 362 {"Count":1,"Sum":10,"Average":10}
+	// 362 {"Count":2,"Sum":18,"Average":9}
 }
 
-func startBroker() (*embedded.Broker, string) {
-	b, err := embedded.Open(embedded.Options{Topics: []embedded.Topic{{Name: "ratings", Partitions: 3}, {Name: "rating-averages", Partitions: 3}}})
+func check(err error) {
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "weir-example")
-	if err != nil {
-		panic(err)
-	}
-	return b, dir
 }
 
-func send(ctx context.Context, b *embedded.Broker, topic, key, value string) {
-	cl, err := kgo.NewClient(b.ClientOptions()...)
-	if err != nil {
-		panic(err)
-	}
-	defer cl.Close()
-	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte(value)}).FirstErr(); err != nil {
-		panic(err)
-	}
+// start opens an embedded broker, sends two ratings and prints two averages.
+// Then the context ends.
+func start() (ctx context.Context, brokers []string, dir string) {
+	broker, err := embedded.Open(embedded.Options{Listen: "127.0.0.1:0",
+		Topics: []embedded.Topic{{Name: "ratings", Partitions: 1}, {Name: "rating-averages", Partitions: 1}}})
+	check(err)
+	dir, err = os.MkdirTemp("", "weir-example-")
+	check(err)
+	afterExamples = append(afterExamples, func() error { return os.RemoveAll(dir) }, broker.Close)
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	go func() {
+		cl, err := kgo.NewClient(append(broker.ClientOptions(), kgo.ConsumeTopics("rating-averages"),
+			kgo.FetchIsolationLevel(kgo.ReadCommitted()))...)
+		check(err)
+		for _, r := range [][2]string{{"ada", `{"Movie":"362","Stars":10}`}, {"bob", `{"Movie":"362","Stars":8}`}} {
+			check(cl.ProduceSync(ctx, &kgo.Record{Topic: "ratings", Key: []byte(r[0]), Value: []byte(r[1])}).FirstErr())
+		}
+		for n := 0; n < 2; {
+			fetches := cl.PollFetches(ctx)
+			check(fetches.Err())
+			fetches.EachRecord(func(r *kgo.Record) { fmt.Println(string(r.Key), string(r.Value)); n++ })
+		}
+		cl.Close()
+		stop()
+	}()
+	return ctx, broker.Brokers(), dir
 }

@@ -177,10 +177,33 @@ func memoryHarness(percent func(*rand.Rand) int, loses bool) func(t *testing.T) 
 	}
 }
 
-// The death of the process: all that was written is there.
+// The death of the process: all that was written is there, and the writes that
+// the log had not handed to the system yet are not.
 func TestConformanceKill(t *testing.T) {
 	t.Parallel()
-	statetest.Run(t, memoryHarness(func(*rand.Rand) int { return 100 }, false))
+	statetest.Run(t, memoryHarness(func(*rand.Rand) int { return 100 }, true))
+}
+
+// Each Apply is handed to the system at once, without a later one, a Close or a
+// flush that pushes it out.
+func TestApplyReachesTheSystem(t *testing.T) {
+	t.Parallel()
+	d := newDisk(vfs.NewCrashableMem())
+	b := mustOpen(t, testDir, testOptions(d.fs()))
+	v := mustClaim(t, b, testID, "", "0")
+	for i := range 20 {
+		old, next := state.Token(fmt.Sprint(i)), state.Token(fmt.Sprint(i+1))
+		mustApply(t, v, old, next, "k", string(next))
+		eventually(t, fmt.Sprintf("a kill after Apply %d loses nothing", i+1), func() bool {
+			after := mustOpen(t, testDir, testOptions(d.crashed(rand.New(rand.NewPCG(1, 1)), 100).fs()))
+			defer mustClose(t, after)
+			token, err := after.Token(t.Context(), testID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return token == next
+		})
+	}
 }
 
 // The death of the machine: what was not synced is there in parts.

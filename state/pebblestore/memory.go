@@ -145,7 +145,7 @@ const (
 
 	memtableShare = 8
 	minMemtable   = 256 << 10
-	maxMemtable   = 64 << 20
+	maxMemtable   = 16 << 20
 	// memtablesWaiting bounds the memtables that wait or are being written.
 	memtablesWaiting = 3
 

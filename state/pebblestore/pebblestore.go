@@ -8,11 +8,13 @@
 //
 // # Durability
 //
-// An Apply that has returned survives the death of the process. It is not
-// synced to the disk, so a power failure or a crash of the operating system
-// may take the latest Applies with it; what is left is always the state of one
+// An Apply that has returned is handed to the operating system right behind
+// it, and is not synced to the disk. So the death of the process takes the
+// Applies of the last moment with it at most, and a power failure or a crash of
+// the operating system the latest ones; what is left is always the state of one
 // earlier token, never a mixture. The runtime finds the older token and
-// replays the missing tail from the changelog. Close syncs everything.
+// replays the missing tail from the changelog. Close syncs everything, and so
+// does the end of a restore.
 //
 // # When the disk fails
 //
@@ -52,12 +54,12 @@ import (
 // Options configures Open. The zero value is the default.
 type Options struct {
 	// MaxMemory bounds the memory of the database in bytes: the block cache,
-	// and taken out of it the memtables (an eighth each, at most 64 MiB,
+	// and taken out of it the memtables (an eighth each, at most 16 MiB,
 	// three of them before an Apply waits) and what restores gather before
 	// they write it (half for all that run at the same time, at most a
 	// quarter and 256 MiB for one). Outside of it are iterators, a few
-	// kilobytes for every open file and the buffers of Go itself. Defaults to DefaultMaxMemory(); raised to
-	// MinMemory when it is less.
+	// kilobytes for every open file and the buffers of Go itself. Defaults to
+	// DefaultMaxMemory(); raised to MinMemory when it is less.
 	MaxMemory int64
 
 	// MinFreeSpace is the room, in bytes, that writes leave on the disk; they
