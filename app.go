@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -28,9 +29,10 @@ import (
 // State is where an App is in its life.
 type State int
 
-// An App goes from Created through Starting to Running, back to Restoring
-// whenever tasks have to be restored or the group rebalances, and ends Closed
-// after a clean stop or Failed with an error.
+// An App goes from Created through Starting and Restoring to Running, back to
+// Restoring whenever tasks have to be restored or move from one member of the
+// group to another, and ends Closed after a clean stop or Failed with an error.
+// While it is Running every task has a member that runs it, here or elsewhere.
 const (
 	Created State = iota
 	Starting
@@ -74,12 +76,19 @@ type App struct {
 		workers []*worker.Worker
 		store   state.Backend
 		tasks   []int32            // number of tasks by subtopology
+		spread  map[string]int32   // number of tasks that a key may be in, by store
 		counts  map[string]int32   // partitions of the topics read
 		changed chan struct{}      // closed and replaced at each change of state
 		cancel  context.CancelFunc // of Run
+		work    context.Context    // of the workers
 		done    chan struct{}      // closed when Run has returned
+		news    []State            // that OnState has not heard of
+		telling bool               // somebody calls OnState
 	}
 	gauges map[State]metric.Gauge
+	// refreshing makes looking at the workers and setting the state that follows
+	// from it one step.
+	refreshing sync.Mutex
 }
 
 // NewApp checks the configuration. Nothing starts before Run.
@@ -131,7 +140,8 @@ func (a *App) WaitFor(ctx context.Context, s State) error {
 	}
 }
 
-// set moves to a state and tells the listener. The caller holds mu.
+// set moves to a state. The caller holds mu, and calls tell when it does not any
+// more.
 func (a *App) set(s State) {
 	if a.mu.state == s {
 		return
@@ -156,13 +166,46 @@ func (a *App) set(s State) {
 		}
 	}
 	if a.config.OnState != nil {
-		a.config.OnState(s)
+		a.mu.news = append(a.mu.news, s)
 	}
+}
+
+// tell calls OnState for the changes that it has not heard of, in order and one
+// at a time. No lock is held, so that it may ask the App for anything. Of several
+// callers one does it for all.
+func (a *App) tell() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.telling {
+		return
+	}
+	a.mu.telling = true
+	defer func() { a.mu.telling = false }()
+	for len(a.mu.news) > 0 {
+		s := a.mu.news[0]
+		a.mu.news = a.mu.news[1:]
+		a.mu.Unlock()
+		a.guard("OnState", func() { a.config.OnState(s) })
+		a.mu.Lock()
+	}
+}
+
+// guard calls a listener. One that panics is a mistake of the user's, and no
+// reason to end the process.
+func (a *App) guard(name string, f func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			a.config.Logger.Error("listener panicked", "listener", name, "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
 }
 
 // Run processes records until ctx ends, Close is called, or something fails
 // that no retry mends. It commits what is processed, leaves the group and
-// returns nil after a clean stop. An App runs once.
+// returns nil after a clean stop. A broker or a store that does not answer holds
+// the stop up for some 20 seconds at most; Run returns an error then, and what
+// was not committed will be processed again. An App runs once.
 func (a *App) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -175,11 +218,10 @@ func (a *App) Run(ctx context.Context) error {
 	a.set(Starting)
 	a.mu.Unlock()
 	defer close(a.mu.done)
+	a.tell()
 
 	err := a.run(ctx)
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, ctx.Err())) {
-		err = nil
-	}
+	defer a.tell()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.workers, a.mu.store = nil, nil
@@ -202,6 +244,7 @@ func (a *App) Close() error {
 			a.set(Closed)
 		}
 		a.mu.Unlock()
+		a.tell()
 		return nil
 	}
 	a.mu.Unlock()
@@ -228,7 +271,7 @@ func (a *App) run(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			return ctx.Err() // stopped while it waited for topics or for the folder
+			return nil // stopped while it waited for topics or for the folder
 		}
 		return err
 	}
@@ -250,7 +293,7 @@ func (a *App) run(ctx context.Context) (err error) {
 	workers := max(min(c.Workers, len(tasks)), 1)
 
 	a.mu.Lock()
-	a.mu.store, a.mu.tasks, a.mu.counts = store, res.Tasks, res.Partitions
+	a.mu.store, a.mu.tasks, a.mu.spread, a.mu.counts = store, res.Tasks, res.Stores, res.Partitions
 	a.mu.workers = make([]*worker.Worker, workers)
 	for i := range workers {
 		a.mu.workers[i] = worker.New(a.workerConfig(i, workers, dir.id, res, tasks, store, life))
@@ -258,9 +301,13 @@ func (a *App) run(ctx context.Context) (err error) {
 	list := slices.Clone(a.mu.workers)
 	a.set(Restoring)
 	a.mu.Unlock()
+	a.tell()
 
 	wctx, stop := context.WithCancel(ctx)
 	defer stop()
+	a.mu.Lock()
+	a.mu.work = wctx
+	a.mu.Unlock()
 	var wg sync.WaitGroup
 	errs := make([]error, workers)
 	for i, w := range list {
@@ -280,6 +327,7 @@ func (a *App) run(ctx context.Context) (err error) {
 	a.mu.Lock()
 	a.set(Closing)
 	a.mu.Unlock()
+	a.tell()
 	wg.Wait()
 	for i := range errs {
 		errs[i] = public(errs[i])
@@ -427,8 +475,10 @@ func (a *App) workerConfig(i, workers int, process assign.ProcessID, res *topolo
 	}
 	if c.OnRestore != nil {
 		cfg.Restore = func(p worker.RestoreProgress) {
-			c.OnRestore(RestoreProgress{Task: p.Task.String(), Store: p.Store, Records: p.Records, Bytes: p.Bytes,
-				Start: p.Start, Position: p.Position, End: p.End, Rate: p.Rate, Remaining: p.Remaining, Done: p.Done})
+			a.guard("OnRestore", func() {
+				c.OnRestore(RestoreProgress{Task: p.Task.String(), Store: p.Store, Records: p.Records, Bytes: p.Bytes,
+					Start: p.Start, Position: p.Position, End: p.End, Rate: p.Rate, Remaining: p.Remaining, Done: p.Done})
+			})
 		}
 	}
 	return cfg
@@ -455,6 +505,9 @@ func init() {
 
 // refresh works out whether the App is running or restoring.
 func (a *App) refresh() {
+	a.refreshing.Lock()
+	defer a.tell()
+	defer a.refreshing.Unlock()
 	a.mu.Lock()
 	workers := slices.Clone(a.mu.workers)
 	a.mu.Unlock()
@@ -466,8 +519,8 @@ func (a *App) refresh() {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.mu.state != Restoring && a.mu.state != Running {
-		return
+	if a.mu.state != Restoring && a.mu.state != Running || a.mu.work.Err() != nil {
+		return // a worker that stops is not one that restores
 	}
 	if ready {
 		a.set(Running)

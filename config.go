@@ -156,8 +156,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics defaults to none.
 	Metrics metric.Sink
-	// OnState is told of each change of the App's state, in order. It must not
-	// block.
+	// OnState is told of each change of the App's state, in order and one at a
+	// time. It may call methods of the App, but not wait: neither for a state
+	// nor for Close, which wait for the one who calls it.
 	OnState func(State)
 	// OnRestore is told of the progress of restores. It is called from the
 	// workers' goroutines and must not block.

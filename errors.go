@@ -31,6 +31,9 @@ var (
 	// ErrStoreFull says that the store has no room. Nothing was committed past
 	// the failed write.
 	ErrStoreFull = errors.New("weir: the store is full")
+	// ErrStoreUnavailable says that a remote store could not be asked. The
+	// tasks that use it pause until it is back. Try again.
+	ErrStoreUnavailable = errors.New("weir: the store is unavailable")
 )
 
 // ErrorClass says what kind of thing failed in a task.
@@ -88,6 +91,10 @@ func taskError(e *task.Error) *TaskError {
 	return te
 }
 
+type mapping struct{ inside, outside error }
+
+var storeErrors = []mapping{{state.ErrFull, ErrStoreFull}, {state.ErrUnavailable, ErrStoreUnavailable}}
+
 // public turns an error of the inside into one that users can match.
 func public(err error) error {
 	if err == nil {
@@ -96,15 +103,16 @@ func public(err error) error {
 	var te *task.Error
 	if errors.As(err, &te) {
 		e := taskError(te)
-		if errors.Is(err, state.ErrFull) {
-			return fmt.Errorf("%w: %w", ErrStoreFull, e)
+		for _, m := range storeErrors {
+			if errors.Is(err, m.inside) {
+				return fmt.Errorf("%w: %w", m.outside, e)
+			}
 		}
 		return e
 	}
-	for _, m := range []struct{ inside, outside error }{
-		{worker.ErrNotHere, ErrNotOwner}, {worker.ErrRestoring, ErrRestoring},
-		{worker.ErrLineage, ErrStateMismatch}, {state.ErrFull, ErrStoreFull},
-	} {
+	for _, m := range append([]mapping{
+		{worker.ErrNotHere, ErrNotOwner}, {worker.ErrRestoring, ErrRestoring}, {worker.ErrLineage, ErrStateMismatch},
+	}, storeErrors...) {
 		if errors.Is(err, m.inside) {
 			return fmt.Errorf("%w: %w", m.outside, err)
 		}

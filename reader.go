@@ -95,8 +95,9 @@ func (r Reader[K, V]) Range(ctx context.Context, b Bounds[K]) iter.Seq2[Entry[K,
 	}
 }
 
-// running returns what a query needs.
-func (a *App) running(store string) (sub int32, tasks int32, workers []*worker.Worker, err error) {
+// running returns what a query needs: the subtopology of a store, its number of
+// tasks, and over how many of them the keys of the store are spread.
+func (a *App) running(store string) (sub, tasks, spread int32, workers []*worker.Worker, err error) {
 	sub = -1
 	for _, s := range a.topology.graph.Subtopologies {
 		for _, st := range s.Stores {
@@ -106,17 +107,17 @@ func (a *App) running(store string) (sub int32, tasks int32, workers []*worker.W
 		}
 	}
 	if sub < 0 {
-		return 0, 0, nil, fmt.Errorf("%w: %q", ErrNoSuchStore, store)
+		return 0, 0, 0, nil, fmt.Errorf("%w: %q", ErrNoSuchStore, store)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case a.mu.state == Created || a.mu.state == Starting:
-		return 0, 0, nil, fmt.Errorf("%w: its state is %v", ErrRestoring, a.mu.state)
+		return 0, 0, 0, nil, fmt.Errorf("%w: its state is %v", ErrRestoring, a.mu.state)
 	case len(a.mu.workers) == 0:
-		return 0, 0, nil, fmt.Errorf("%w: its state is %v", ErrNotRunning, a.mu.state)
+		return 0, 0, 0, nil, fmt.Errorf("%w: its state is %v", ErrNotRunning, a.mu.state)
 	}
-	return sub, a.mu.tasks[sub], slices.Clone(a.mu.workers), nil
+	return sub, a.mu.tasks[sub], a.mu.spread[store], slices.Clone(a.mu.workers), nil
 }
 
 // withTask calls fn with a task that runs on this instance.
@@ -132,11 +133,11 @@ func withTask(workers []*worker.Worker, id topology.TaskID, fn func(*task.Task) 
 
 // get reads the bytes of one key from the store that has it.
 func (a *App) get(store string, key []byte) (raw []byte, found bool, err error) {
-	sub, tasks, workers, err := a.running(store)
+	sub, _, spread, workers, err := a.running(store)
 	if err != nil {
 		return nil, false, err
 	}
-	id := topology.TaskID{Subtopology: sub, Partition: keyenc.Partition(key, tasks)}
+	id := topology.TaskID{Subtopology: sub, Partition: keyenc.Partition(key, spread)}
 	err = withTask(workers, id, func(t *task.Task) (err error) {
 		raw, found, err = t.Store(store).GetCommitted(key)
 		return err
@@ -175,7 +176,7 @@ type cursor struct {
 // scan yields the bytes of a range over all tasks of a store, merged in order.
 func (a *App) scan(ctx context.Context, store string, lower, upper []byte, reverse, local bool) iter.Seq2[task.KV, error] {
 	return func(yield func(task.KV, error) bool) {
-		sub, tasks, workers, err := a.running(store)
+		sub, tasks, _, workers, err := a.running(store)
 		if err != nil {
 			yield(task.KV{}, err)
 			return

@@ -33,6 +33,8 @@
 //	500 internal        the entry cannot be read, or not be written as JSON
 //	503 restoring       not ready yet; try again after the header Retry-After
 //	503 not_running     the application was not started, or has ended
+//	503 store_unavailable
+//	                    a remote store cannot be asked; try again after Retry-After
 //
 // Members may be added to the answers; those named here stay.
 //
@@ -95,10 +97,12 @@ const (
 	codeInternal      = "internal"
 	codeRestoring     = "restoring"
 	codeNotRunning    = "not_running"
+
+	codeStoreUnavailable = "store_unavailable"
 )
 
-// retryAfter is what a client is told to wait while the state is restored. A
-// restore may take longer; asking again is cheap.
+// retryAfter is what a client is told to wait while the state is restored, or
+// its store is away. That may take longer; asking again is cheap.
 const retryAfter = time.Second
 
 type handler struct {
@@ -221,6 +225,8 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		status, code = http.StatusMisdirectedRequest, codeNotOwner
 	case errors.Is(err, weir.ErrRestoring):
 		status, code = http.StatusServiceUnavailable, codeRestoring
+	case errors.Is(err, weir.ErrStoreUnavailable):
+		status, code = http.StatusServiceUnavailable, codeStoreUnavailable
 	case errors.Is(err, weir.ErrNotRunning):
 		status, code = http.StatusServiceUnavailable, codeNotRunning
 	case r.Context().Err() != nil:
@@ -249,7 +255,7 @@ func (h *handler) state(w http.ResponseWriter, r *http.Request, good func(weir.S
 
 // fail answers with an error.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, status int, code, message string) {
-	if code == codeRestoring {
+	if code == codeRestoring || code == codeStoreUnavailable {
 		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 	}
 	h.answer(w, r, status, struct {

@@ -151,6 +151,7 @@ func TestErrorsOfLookups(t *testing.T) {
 		{weir.ErrBadKey, 400, codeBadKey, "", false},
 		{weir.ErrNotOwner, 421, codeNotOwner, "", false},
 		{weir.ErrRestoring, 503, codeRestoring, "1", false},
+		{weir.ErrStoreUnavailable, 503, codeStoreUnavailable, "1", false},
 		{weir.ErrNotRunning, 503, codeNotRunning, "", false},
 		{errors.New("disk is gone"), 500, codeInternal, "", true},
 	} {

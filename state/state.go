@@ -45,6 +45,10 @@ var (
 	// ErrFull says that the backend has no room: disk full, out of memory.
 	// Nothing of the refused write was stored.
 	ErrFull = errors.New("state: storage is full")
+	// ErrUnavailable says that a remote backend cannot be reached or cannot
+	// serve now. Whether the call was carried out is unknown. It passes: the
+	// caller pauses, reads the token again, and goes on from there.
+	ErrUnavailable = errors.New("state: storage is unavailable")
 	// ErrClosed says that the backend or the view was closed.
 	ErrClosed = errors.New("state: closed")
 )

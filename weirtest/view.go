@@ -127,7 +127,7 @@ func (d *Driver) partitions(store string, key []byte, hash bool) iter.Seq2[int32
 					continue
 				}
 				for p := range d.res.Tasks[s.ID] {
-					if hash && p != keyenc.Partition(key, d.res.Tasks[s.ID]) {
+					if hash && p != keyenc.Partition(key, d.res.Stores[store]) {
 						continue
 					}
 					if !yield(p, s.ID) {

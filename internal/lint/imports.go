@@ -114,7 +114,7 @@ var directions = []direction{
 	},
 	{
 		pkg: "state/redisstore/...", may: []string{"state", "state/internal/...", "state/redisstore/..."},
-		drivers: []string{"github.com/redis/rueidis"},
+		drivers: []string{"github.com/redis/rueidis", "github.com/sony/gobreaker"},
 		why:     "a backend knows the contract, state, and its own driver",
 	},
 	{

@@ -36,6 +36,8 @@ type Cluster struct {
 	nextTopic uint64
 	clients   []*Client
 	late      []lateCall
+	markers   []marker // that are held
+	hold      bool
 	version   uint64
 }
 
@@ -254,6 +256,27 @@ func (c *Cluster) Log(tp worker.TopicPartition) ([]Entry, error) {
 			Open: open && e.kind == data && e.offset >= first, Aborted: e.aborted})
 	}
 	return list, nil
+}
+
+// Decided calls visit with the records of a partition from an offset to the last
+// stable one, without markers and without what was aborted, and returns where to
+// go on from. The bytes are those of the log.
+func (c *Cluster) Decided(tp worker.TopicPartition, from int64, visit func(offset int64, key, value []byte)) (int64, error) {
+	p, err := c.partition(tp)
+	if err != nil {
+		return from, err
+	}
+	end := p.stable()
+	for i := p.index(from); i < len(p.entries); i++ {
+		e := &p.entries[i]
+		if e.offset >= end {
+			break
+		}
+		if e.kind == data && !e.aborted {
+			visit(e.offset, e.key, e.value)
+		}
+	}
+	return max(from, end), nil
 }
 
 // ReadCommitted returns the records that a read-committed reader sees, without

@@ -20,6 +20,8 @@
 //   - Each end of a transaction raises the producer epoch (KIP-890), and so does
 //     a new producer with the same transactional id, which aborts what the old
 //     one left open. A request with an older epoch is refused.
+//   - The markers of a transaction can be held, so that they arrive at the logs
+//     and at the offsets one by one and in any order.
 //   - Offsets committed in a transaction are pending until its end, and a stable
 //     fetch reports them so (KIP-447). They carry member and generation, and a
 //     stale one is refused (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID).

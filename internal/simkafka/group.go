@@ -251,13 +251,13 @@ func (g *group) commitOffsets(memberID string, generation int32, offsets []worke
 // the partition.
 func (g *group) unstable(tp worker.TopicPartition) bool {
 	for _, p := range g.c.producers {
-		for _, o := range p.pending {
-			if o.group == g && slices.ContainsFunc(o.offsets, func(c worker.OffsetCommit) bool { return c.TopicPartition == tp }) {
+		for i := range p.pending {
+			if p.pending[i].holds(g, tp) {
 				return true
 			}
 		}
 	}
-	return false
+	return g.c.undecided(g, tp)
 }
 
 // Committed returns the offsets of a group without those that are pending.

@@ -75,13 +75,11 @@ func (m *Member) cluster() *Cluster { return m.client.cluster }
 func (m *Member) group() *group { return m.cluster().group(m.cfg.Group) }
 
 func (m *Member) request(call Call, apply func() error) error {
+	if m.closed {
+		return errClosed
+	}
 	call.Member = m.id
-	return m.client.request(call, func() error {
-		if m.closed {
-			return errClosed
-		}
-		return apply()
-	})
+	return m.client.request(call, apply) // one that is late outlives the client
 }
 
 // Poll implements worker.Member. It does not wait: wait is only noted, for
@@ -259,7 +257,7 @@ func (m *Member) take(g *group, s *seat) {
 		m.revoked, m.rejoin = true, true
 		m.cfg.Listener.Revoked(gone)
 	}
-	m.cfg.Listener.Assigned(added)
+	m.cfg.Listener.Assigned(added, a.FollowUp)
 }
 
 // start is where a client begins that is told nothing else.

@@ -184,7 +184,7 @@ func (w *fakeWorker) call(what string, tps []worker.TopicPartition) {
 	}
 }
 
-func (w *fakeWorker) Assigned(added []worker.TopicPartition) {
+func (w *fakeWorker) Assigned(added []worker.TopicPartition, _ bool) {
 	w.call("assigned", added)
 	for _, p := range added {
 		w.has[p] = true

@@ -54,6 +54,7 @@ func (c *Cluster) initProducer(txnID string, timeout time.Duration) identity {
 	if p.open {
 		c.endTransaction(p, false)
 	}
+	c.arriveOf(p.id)
 	p.epoch++
 	p.timeout = timeout
 	c.changed()
@@ -75,6 +76,7 @@ func (c *Cluster) check(id identity) (*producer, error) {
 // begin opens the transaction at the first request that belongs to it.
 func (c *Cluster) begin(p *producer) {
 	if !p.open {
+		c.arriveOf(p.id)
 		p.open, p.since = true, c.now()
 	}
 }
@@ -105,12 +107,10 @@ func (c *Cluster) produce(id identity, to *partition, records []task.Record) err
 // with that, so that no request of this transaction can become part of the next.
 func (c *Cluster) endTransaction(p *producer, commit bool) {
 	for _, part := range p.parts {
-		part.mark(p.id, commit, c.now().UnixMilli())
+		c.mark(marker{producer: p.id, commit: commit, to: part})
 	}
-	if commit {
-		for _, o := range p.pending {
-			o.group.store(o.offsets)
-		}
+	if len(p.pending) > 0 {
+		c.mark(marker{producer: p.id, commit: commit, offsets: p.pending})
 	}
 	p.open, p.parts, p.pending = false, nil, nil
 	p.epoch++

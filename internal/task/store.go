@@ -148,6 +148,7 @@ func (s *Store) write(key, value []byte, has bool, ts int64) error {
 	t.undo.push(e)
 	if !e.dirty {
 		s.markDirty(e, fresh)
+		t.dirtyBytes += entryOverhead
 	}
 	before := cap(e.val)
 	e.val = append(e.val[:0], value...)
@@ -206,7 +207,7 @@ func (s *Store) commit() {
 		if !e.pending {
 			e.pending = true
 			s.pending = append(s.pending, e)
-			s.task.pendingBytes += len(e.key) + len(s.prefix)
+			s.task.pendingBytes += len(e.key) + len(s.prefix) + entryOverhead
 		} else {
 			s.task.pendingBytes -= e.pendingLen
 		}

@@ -201,6 +201,13 @@ func (t *Task) Add(input int, records ...Record) {
 	q.skipControl()
 }
 
+// Skip moves the position of an input, behind what is buffered of it, to next:
+// the records before are gone. The next commit stores that.
+func (t *Task) Skip(input int, next int64) {
+	t.Add(input, Record{Offset: next - 1, Control: true})
+	t.force = true
+}
+
 func (t *Task) queue(input int) *queue {
 	for qi, i := range t.inputs {
 		if i == input {
@@ -216,6 +223,14 @@ func (t *Task) SetLag(input int, lag int64) {
 	if q := t.queue(input); q != nil {
 		q.lag = lag
 	}
+}
+
+// Lag is what SetLag said last of an input, -1 when that is not known.
+func (t *Task) Lag(input int) int64 {
+	if q := t.queue(input); q != nil {
+		return q.lag
+	}
+	return -1
 }
 
 // Buffered returns the number of records and bytes buffered of an input.
@@ -266,11 +281,14 @@ func (t *Task) Step(now int64, limit int) (Effects, error) {
 		qi := choose(t.queues)
 		q := &t.queues[qi]
 		r := &q.records[q.head]
-		if err := t.process(t.inputs[qi], r); err != nil {
+		dead, err := t.process(t.inputs[qi], r)
+		if err != nil {
 			return t.effects(n), err
 		}
 		q.next, q.epoch, q.moved = r.Offset+1, r.LeaderEpoch, true
-		q.time = max(q.time, r.Timestamp)
+		if !dead {
+			q.time = max(q.time, r.Timestamp)
+		}
 		q.drop()
 		q.skipControl()
 		n++
@@ -303,7 +321,9 @@ func (t *Task) NextWallClock() int64 {
 		}
 	}
 	for i := range t.queues {
-		at(t.queues[i].idle)
+		if idle := t.queues[i].idle; idle > t.now { // else nobody waits for it any more
+			at(idle)
+		}
 	}
 	return due
 }
@@ -319,35 +339,40 @@ func (t *Task) begin(now int64) {
 	t.now, t.outputs = now, t.outputs[:0]
 }
 
+// BatchBytes is what writes and outputs of the batch take so far.
+func (t *Task) BatchBytes() int { return t.dirtyBytes + t.outputBytes }
+
 // Full says that the batch reached its bound and has to be committed.
-func (t *Task) Full() bool { return t.dirtyBytes+t.outputBytes >= t.cfg.MaxBatchBytes }
+func (t *Task) Full() bool { return t.BatchBytes() >= t.cfg.MaxBatchBytes }
 
 // savepoint is what a failed record is undone to.
 type savepoint struct {
 	outputs, outputBytes, dirtyBytes, timers int
+	streamTime                               int64
 	arena                                    arenaMark
 }
 
 func (t *Task) save() savepoint {
 	t.undo.reset()
 	t.undoTimes = append(t.undoTimes[:0], t.times...)
-	return savepoint{len(t.outputs), t.outputBytes, t.dirtyBytes, len(t.timers), t.arena.mark()}
+	return savepoint{len(t.outputs), t.outputBytes, t.dirtyBytes, len(t.timers), t.streamTime, t.arena.mark()}
 }
 
 func (t *Task) restore(s savepoint) {
 	t.undo.rollback()
 	copy(t.times, t.undoTimes)
 	clear(t.outputs[s.outputs:])
-	t.outputs, t.outputBytes, t.dirtyBytes = t.outputs[:s.outputs], s.outputBytes, s.dirtyBytes
+	t.outputs, t.outputBytes, t.dirtyBytes, t.streamTime = t.outputs[:s.outputs], s.outputBytes, s.dirtyBytes, s.streamTime
 	clear(t.timers[s.timers:])
 	t.timers = t.timers[:s.timers]
 	t.arena.rewind(s.arena)
 }
 
-func (t *Task) process(input int, r *Record) error {
+// process takes one record through the operators. dead says that it ended as a
+// dead letter.
+func (t *Task) process(input int, r *Record) (dead bool, err error) {
 	sp := t.save()
 	t.context.input, t.context.record, t.context.node = input, r, ""
-	var err error
 	if r.Timestamp < 0 {
 		err = t.located(Classify(ClassDecode, fmt.Errorf("the timestamp is %d; a record needs one that is not negative", r.Timestamp)), ClassDecode)
 	} else {
@@ -359,9 +384,10 @@ func (t *Task) process(input int, r *Record) error {
 	}
 	if err != nil {
 		err = t.failed(sp, err)
+		dead = err == nil
 	}
 	t.context.record = nil
-	return err
+	return dead, err
 }
 
 func (t *Task) run(input int, r *Record) (err error) {
@@ -431,7 +457,14 @@ func (t *Task) located(err error, class Class) error {
 // the place of everything that the record did.
 func (t *Task) failed(sp savepoint, err error) error {
 	e := (*Error)(nil)
-	if !errors.As(err, &e) || e.Class == ClassStore || t.cfg.OnError == nil || t.cfg.OnError(e) != DeadLetter {
+	if !errors.As(err, &e) || e.Class == ClassStore || t.cfg.OnError == nil {
+		return err
+	}
+	decision, panicked := t.ask(e)
+	if panicked != nil {
+		return errors.Join(err, panicked)
+	}
+	if decision != DeadLetter {
 		return err
 	}
 	t.restore(sp)
@@ -440,6 +473,16 @@ func (t *Task) failed(sp savepoint, err error) error {
 	}
 	t.deadLetters[DeadLetterKey{e.Node, e.Class}]++
 	return nil
+}
+
+// ask calls the error handler.
+func (t *Task) ask(e *Error) (d Decision, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("and the error handler failed: %w", &PanicError{Value: v, Stack: debug.Stack()})
+		}
+	}()
+	return t.cfg.OnError(e), nil
 }
 
 // storeFailed makes an error of a store sticky: the batch will abort, whatever

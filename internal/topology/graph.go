@@ -131,7 +131,8 @@ type Subtopology struct {
 	Copartitioned [][]int
 
 	nodes []int
-	meet  []string // for each group, a store in which the keys meet
+	meet  []string       // for each group, a store in which the keys meet
+	feeds map[string]int // for each store whose keys come from a source as they are, the index of such a source
 }
 
 // Source is an input of a subtopology.
@@ -258,6 +259,7 @@ func (t *Topology) copartition(s *Subtopology) {
 			s.meet = append(s.meet, meet[i])
 		}
 	}
+	s.feeds = first
 }
 
 // keyedBy returns the sources whose keys reach a node unchanged.

@@ -55,7 +55,11 @@ type Resolved struct {
 	Partitions map[string]int32
 	// Tasks is the number of tasks by subtopology: the largest count of its
 	// sources.
-	Tasks        []int32
+	Tasks []int32
+	// Stores is, by store, over how many of the tasks its keys are spread by
+	// their hash: the count of a source that feeds it. There may be more tasks,
+	// if another source of the subtopology has more partitions.
+	Stores       map[string]int32
 	Repartitions []InternalTopic
 	Changelogs   []InternalTopic
 }
@@ -126,7 +130,7 @@ func (t *Topology) ResolvePartitions(app string, userTopics map[string]int32) (*
 	}
 	c.derive()
 
-	res := &Resolved{Partitions: map[string]int32{}}
+	res := &Resolved{Partitions: map[string]int32{}, Stores: map[string]int32{}}
 	for _, s := range t.Subtopologies {
 		tasks := int32(0)
 		for _, src := range s.Sources {
@@ -143,6 +147,10 @@ func (t *Topology) ResolvePartitions(app string, userTopics map[string]int32) (*
 		}
 		res.Tasks = append(res.Tasks, tasks)
 		for _, st := range s.Stores {
+			res.Stores[st.Name] = tasks
+			if i, ok := s.feeds[st.Name]; ok {
+				res.Stores[st.Name] = c.of(s.Sources[i])
+			}
 			if st.Logged {
 				res.Changelogs = append(res.Changelogs, InternalTopic{Name: keyenc.ChangelogTopic(app, st.Name), Partitions: tasks,
 					Config: keyenc.ChangelogConfig(keyenc.KeyValueChangelog, 0), Store: st.Name, Subtopology: s.ID})

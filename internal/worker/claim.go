@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirstreams/weir/internal/stamp"
@@ -46,6 +47,7 @@ func (w *Worker) claim(ctx context.Context) error {
 	if w.fresh {
 		w.fresh = false
 		w.joined.Store(true)
+		w.settled.Store(!w.followUp)
 		w.cfg.Metrics.rebalanced()
 		defer w.changed()
 	}
@@ -90,12 +92,27 @@ func (w *Worker) claim(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask for the bounds of the inputs: %w", err)
 	}
+	// All at once: one question for a thousand tasks, not a thousand.
+	logs, err := w.changelogBounds(ctx, due)
+	if err != nil {
+		return err
+	}
 	for _, r := range due {
-		err := w.claimOne(ctx, r, committed, bounds)
+		err := w.claimOne(ctx, r, committed, bounds, logs)
 		switch {
 		case err == nil:
-			r.claims = 0
+			if r.away > 0 {
+				w.log.Info("the store is available again", "task", r.spec.ID.String(), "tries", r.away)
+			}
+			r.claims, r.away = 0, 0
 			w.point(AfterClaim)
+		case errors.Is(err, ErrUnstable):
+			w.log.Info("a transaction that is not decided holds a task up", "task", r.spec.ID.String(), "error", err)
+			r.retryAt = now.Add(claimRetry)
+		case errors.Is(err, state.ErrUnavailable):
+			w.setAside(ctx, r, err)
+		case errors.Is(err, state.ErrCorrupt):
+			return &runnerError{r, fmt.Errorf("claim task %s: %w", r.spec.ID, err)}
 		case errors.Is(err, state.ErrFenced), errors.Is(err, state.ErrLocked):
 			if r.claims++; r.claims >= claimLimit {
 				return fmt.Errorf("claim of task %s refused %d times: %w", r.spec.ID, r.claims, err)
@@ -109,8 +126,8 @@ func (w *Worker) claim(ctx context.Context) error {
 	return nil
 }
 
-func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPartition]Committed, bounds map[TopicPartition]Bounds) error {
-	last, any, err := w.lastStamp(r, committed)
+func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPartition]Committed, bounds, logs map[TopicPartition]Bounds) error {
+	last, theirs, any, err := w.lastStamp(r, committed)
 	if err != nil {
 		return err
 	}
@@ -121,7 +138,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		if last != nil {
 			r.stamp = *last
 		} else {
-			r.stamp = stamp.Stamp{Lineage: w.cfg.Lineage()}
+			r.stamp = takenOver(w.cfg.Lineage(), theirs)
 		}
 		r.seq, r.nonce = r.stamp.Seq, r.stamp.Nonce
 		w.cfg.Metrics.claimed("stateless")
@@ -139,7 +156,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		case err == nil:
 			token = &t
 		case errors.Is(err, stamp.ErrNewer):
-			return err
+			return &FatalError{err}
 		default:
 			w.log.Error("the token of the view is damaged; the view is dropped and rebuilt from the changelog", "task", r.spec.ID.String(), "error", err)
 			if err := w.cfg.Store.Drop(ctx, id); err != nil {
@@ -147,6 +164,11 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 			}
 			raw = ""
 		}
+	}
+	epoch := epochOf(token) + 1
+	if token != nil && r.foreign(token) {
+		w.log.Warn("the view belongs to a subtopology that had this number in an earlier program; it is rebuilt", "task", r.spec.ID.String())
+		token = nil
 	}
 	verdict := stamp.Decide(token, last)
 	switch {
@@ -158,8 +180,8 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		verdict = stamp.NoView
 	}
 	w.cfg.Metrics.claimed(verdict.String())
-	w.log.Info("task claimed", "task", r.spec.ID.String(), "verdict", verdict.String(), "epoch", epochOf(token)+1)
-	next := stamp.Token{Epoch: epochOf(token) + 1, Wall: w.millis()}
+	w.log.Info("task claimed", "task", r.spec.ID.String(), "verdict", verdict.String(), "epoch", epoch)
+	next := stamp.Token{Epoch: epoch, Wall: w.millis()}
 	tail := false // the view has a part that a replay brings up to date
 	switch verdict {
 	case stamp.FirstClaim:
@@ -167,11 +189,15 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		if token != nil {
 			next.Lineage = token.Lineage
 		}
-		last = &stamp.Stamp{Lineage: next.Lineage}
+		first := takenOver(next.Lineage, theirs)
+		last = &first
 		r.force = true
 	case stamp.InStep, stamp.Behind, stamp.Partial:
 		next.Lineage, next.Seq, next.Nonce = last.Lineage, token.Seq, token.Nonce
 		next.Changelog, next.Restoring = token.Changelog, token.Restoring
+		// A claim does not make the contents younger: as long as the replay
+		// goes on, tombstones in front of it are lost at their time.
+		next.Wall = token.Wall
 		tail = true
 	case stamp.NoView:
 		next.Lineage = last.Lineage
@@ -179,11 +205,11 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		return contradiction(verdict, r, token, last)
 	}
 	r.stamp, r.seq, r.nonce = *last, last.Seq, last.Nonce
-	targets, err := w.targets(ctx, r, verdict)
+	targets, err := w.targets(r, logs)
 	if err != nil {
 		return err
 	}
-	if tail && verdict != stamp.InStep && w.cfg.MaxViewAge > 0 && w.millis()-token.Wall > w.cfg.MaxViewAge.Milliseconds() {
+	if tail && verdict != stamp.InStep && len(targets) > 0 && w.millis()-token.Wall >= w.cfg.MaxViewAge.Milliseconds() {
 		w.log.Warn("the view is older than tombstones are kept; it is rebuilt", "task", r.spec.ID.String(),
 			"age", time.Duration(w.millis()-token.Wall)*time.Millisecond)
 		tail = false
@@ -194,7 +220,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 			from[o.Name] = o.Next
 		}
 		for _, t := range targets {
-			if f, ok := from[t.store.Name]; !ok && t.end > t.start || f < t.start && f < t.end {
+			if f, ok := from[t.store.Name]; !ok && (t.end > t.start || token.Restoring) || f < t.start && f < t.end {
 				w.log.Warn("the changelog does not reach back to the view; it is rebuilt", "task", r.spec.ID.String(), "store", t.store.Name,
 					"position", from[t.store.Name], "start", t.start)
 				tail = false
@@ -211,7 +237,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		need = need || t.next < t.end
 	}
 	if !tail {
-		next.Changelog = nil
+		next.Changelog, next.Wall = nil, w.millis()
 		for _, t := range targets {
 			next.Changelog = append(next.Changelog, stamp.Offset{Name: t.store.Name, Next: t.start})
 		}
@@ -220,17 +246,21 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 	if !need {
 		w.inStep(r, &next)
 	}
+	clearing := raw != "" && !tail
+	claimed := next
+	if clearing {
+		// Until it is cleared the view has contents that belong to no position.
+		// Whoever finds it like that has to clear it too.
+		claimed.Restoring, claimed.Changelog = true, nil
+		next.Epoch++
+	}
 	r.decoded, r.token = next, next.Encode()
-	if r.view, err = w.cfg.Store.Claim(ctx, id, raw, r.token); err != nil {
+	tok := claimed.Encode()
+	if r.view, err = w.cfg.Store.Claim(ctx, id, raw, tok); err != nil {
 		return err
 	}
-	if raw != "" && !tail {
-		cleared := next
-		cleared.Epoch++
-		r.decoded = cleared
-		old := r.token
-		r.token = cleared.Encode()
-		if err := r.view.Clear(ctx, old, r.token); err != nil {
+	if clearing {
+		if err := r.view.Clear(ctx, tok, r.token); err != nil {
 			return err
 		}
 	}
@@ -245,6 +275,18 @@ func epochOf(t *stamp.Token) uint64 {
 		return 0
 	}
 	return t.Epoch
+}
+
+// foreign says that a view with this token was another subtopology's, which had
+// the task's number: the numbers change with the program. Topics and stores
+// belong to one subtopology, so one of them in common is enough.
+func (r *runner) foreign(t *stamp.Token) bool {
+	if len(t.Inputs) > 0 {
+		return !slices.ContainsFunc(t.Inputs, func(o stamp.Offset) bool { return slices.Contains(r.plan.Inputs, o.Name) })
+	}
+	return len(t.Changelog) > 0 && !slices.ContainsFunc(t.Changelog, func(o stamp.Offset) bool {
+		return slices.ContainsFunc(r.plan.Stores, func(s task.StoreSpec) bool { return s.Name == o.Name })
+	})
 }
 
 // inStep makes a token say that the view holds the batch of the stamp.
@@ -284,9 +326,11 @@ func contradiction(v stamp.Verdict, r *runner, token *stamp.Token, last *stamp.S
 }
 
 // lastStamp returns the newest stamp of a task's inputs, nil when there is
-// none. any says that some input has a committed offset, stamped or not.
-func (w *Worker) lastStamp(r *runner, committed map[TopicPartition]Committed) (last *stamp.Stamp, any bool, err error) {
+// none. any says that some input has a committed offset, stamped or not; theirs
+// is what Kafka Streams says of the inputs that it has committed.
+func (w *Worker) lastStamp(r *runner, committed map[TopicPartition]Committed) (last *stamp.Stamp, theirs []stamp.Input, any bool, err error) {
 	var stamps []stamp.Stamp
+	var bare []string
 	for _, p := range r.spec.Partitions {
 		c := committed[TopicPartition{p.Topic, p.Partition}]
 		if c.Offset < 0 {
@@ -295,27 +339,55 @@ func (w *Worker) lastStamp(r *runner, committed map[TopicPartition]Committed) (l
 		any = true
 		s, ours, err := stamp.DecodeStamp(c.Metadata)
 		if err != nil {
-			return nil, true, fmt.Errorf("metadata of the committed offset of %s[%d]: %w", p.Topic, p.Partition, err)
+			return nil, nil, true, &FatalError{fmt.Errorf("committed offset of %s[%d]: %w", p.Topic, p.Partition, err)}
 		}
 		if ours {
 			stamps = append(stamps, s)
+			continue
+		}
+		bare = append(bare, fmt.Sprintf("%s[%d]", p.Topic, p.Partition))
+		m, streams, err := stamp.DecodeStreamsMetadata(c.Metadata)
+		if err != nil {
+			w.log.Warn("the time of a partition is not taken over", "topic", p.Topic, "partition", p.Partition, "error", err)
+		} else if streams {
+			theirs = append(theirs, stamp.Input{Topic: p.Topic, Time: m.PartitionTime})
 		}
 	}
 	if len(stamps) == 0 {
-		return nil, any, nil
+		return nil, theirs, any, nil
+	}
+	if len(bare) > 0 && len(r.plan.Stores) > 0 {
+		// A commit puts the stamp on all inputs of the task.
+		return nil, nil, true, fmt.Errorf("%w: the offset of %s was committed by another tool, while other inputs of task %s have those of this application: the state would miss records, or count them twice. Restore the offset with its metadata, or reset the application's state",
+			ErrLineage, strings.Join(bare, ", "), r.spec.ID)
 	}
 	s, err := stamp.Latest(stamps)
 	if err != nil {
-		return nil, true, fmt.Errorf("%w: %w", ErrLineage, err)
+		return nil, nil, true, fmt.Errorf("%w: %w", ErrLineage, err)
 	}
-	return &s, true, nil
+	return &s, nil, true, nil
+}
+
+// takenOver is the stamp that a task begins with: nothing but a lineage, and
+// the times of its partitions where Kafka Streams has kept them. Its stream time
+// is the largest of them, as there.
+func takenOver(l stamp.Lineage, theirs []stamp.Input) stamp.Stamp {
+	s := stamp.Stamp{Lineage: l, Inputs: theirs}
+	ms := int64(-1)
+	for _, in := range theirs {
+		ms = max(ms, in.Time)
+	}
+	if ms >= 0 {
+		s.Times = []stamp.Time{{Millis: ms}}
+	}
+	return s
 }
 
 // positions finds where each input goes on: at the committed offset, or where
 // the reset policy says. The next commit stores it, so that the policy is
 // applied once.
 func (w *Worker) positions(r *runner, committed map[TopicPartition]Committed, bounds map[TopicPartition]Bounds, last *stamp.Stamp) error {
-	r.committed, r.fetchNext = make([]int64, len(r.plan.Inputs)), make([]int64, len(r.plan.Inputs))
+	r.committed, r.fetchNext, r.gapSince = make([]int64, len(r.plan.Inputs)), make([]int64, len(r.plan.Inputs)), make([]time.Time, len(r.plan.Inputs))
 	r.force = false
 	for i, topic := range r.plan.Inputs {
 		r.committed[i], r.fetchNext[i] = -1, -1
@@ -323,7 +395,7 @@ func (w *Worker) positions(r *runner, committed map[TopicPartition]Committed, bo
 			continue
 		}
 		tp := TopicPartition{topic, r.spec.ID.Partition}
-		if err := w.sameTopic(tp, last); err != nil {
+		if err := w.sameTopic(r, tp, last); err != nil {
 			return err
 		}
 		c, b := committed[tp], bounds[tp]
@@ -354,7 +426,7 @@ func (w *Worker) positions(r *runner, committed map[TopicPartition]Committed, bo
 
 // sameTopic refuses an input whose topic is not the one that the offsets were
 // committed for.
-func (w *Worker) sameTopic(tp TopicPartition, last *stamp.Stamp) error {
+func (w *Worker) sameTopic(r *runner, tp TopicPartition, last *stamp.Stamp) error {
 	if last == nil {
 		return nil
 	}
@@ -367,7 +439,7 @@ func (w *Worker) sameTopic(tp TopicPartition, last *stamp.Stamp) error {
 			return fmt.Errorf("%w: topic %s was deleted and created again since the last commit: its offsets mean other records now. Reset the application's state to start anew",
 				ErrLineage, tp.Topic)
 		}
-		if in.Partitions != f.Partitions && in.Partitions != 0 {
+		if in.Partitions != f.Partitions && in.Partitions != 0 && len(r.plan.Stores) > 0 {
 			return fmt.Errorf("%w: topic %s had %d partitions at the last commit and has %d now: keys have moved and their state has not. Migrate the state to the new count, or restore the old topic",
 				ErrLineage, tp.Topic, in.Partitions, f.Partitions)
 		}
@@ -422,6 +494,7 @@ func (w *Worker) start(ctx context.Context, r *runner) error {
 			tp := TopicPartition{topic, r.spec.ID.Partition}
 			seek[tp] = r.fetchNext[i]
 			tps = append(tps, tp)
+			delete(w.paused, tp)
 		}
 	}
 	w.member.Seek(seek)

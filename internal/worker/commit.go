@@ -31,12 +31,19 @@ func (w *Worker) commitDue() bool {
 	if w.waiting.Load() || w.cfg.Clock.Now().Sub(w.dirtyAt) >= w.cfg.CommitInterval {
 		return true
 	}
+	// The shares of the tasks have a least size, so that many of them may be
+	// more than the whole.
+	total := 0
 	for _, r := range w.order {
-		if r.phase == running && r.t.Full() {
+		if r.phase != running {
+			continue
+		}
+		if r.t.Full() {
 			return true
 		}
+		total += r.t.BatchBytes()
 	}
-	return false
+	return total >= w.cfg.MaxBatchBytes
 }
 
 // sealed is a task that takes part in a commit.
@@ -110,8 +117,11 @@ func (w *Worker) commit(ctx context.Context) error {
 	w.inTxn = false
 	w.point(AfterCommit)
 	now := w.cfg.Clock.Now()
+	forced := false
 	w.mu.Lock()
 	for _, s := range batch {
+		forced = forced || s.r.force
+		s.r.force = false
 		s.r.t.Committed(s.ends)
 		s.r.seq, s.r.nonce = s.r.t.Seq()
 		for _, p := range s.positions {
@@ -122,6 +132,9 @@ func (w *Worker) commit(ctx context.Context) error {
 		}
 	}
 	w.mu.Unlock()
+	if forced {
+		w.changed()
+	}
 	w.rebuilds = 0
 	w.cfg.Metrics.committed(w.batchRecords, now.Sub(started))
 	w.cfg.Metrics.tasks(w.order)
@@ -148,18 +161,19 @@ func (w *Worker) abort(ctx context.Context) error {
 	return w.rewind()
 }
 
-// rewind takes all running tasks back to their last commit.
+// rewind takes all running tasks back to their last commit. The error consists
+// of those of single tasks.
 func (w *Worker) rewind() error {
 	w.dirtyAt, w.batchRecords, w.progress = time.Time{}, 0, false
 	seek := map[TopicPartition]int64{}
-	var failed error
+	var failed []error
 	w.mu.Lock()
 	for _, r := range w.order {
 		if r.phase != running {
 			continue
 		}
-		if err := r.t.Abort(); err != nil && failed == nil {
-			failed = &runnerError{r, err}
+		if err := r.t.Abort(); err != nil {
+			failed = append(failed, &runnerError{r, err})
 		}
 		for i, topic := range r.plan.Inputs {
 			if r.present[i] {
@@ -172,7 +186,7 @@ func (w *Worker) rewind() error {
 	if len(seek) > 0 {
 		w.member.Seek(seek)
 	}
-	return failed
+	return errors.Join(failed...)
 }
 
 // emptyAbort takes the abort that the client has in store after a revocation,

@@ -120,7 +120,8 @@ func (k *Kafka) Join(ctx context.Context, cfg MemberConfig) (Member, error) {
 // be it that nothing was added.
 func (m *member) assigned(added []TopicPartition) {
 	has := map[TopicPartition]bool{}
-	for _, p := range m.balancer.lastAssignment().Partitions {
+	last := m.balancer.lastAssignment()
+	for _, p := range last.Partitions {
 		has[TopicPartition(p)] = true
 	}
 	for _, tp := range added {
@@ -138,7 +139,7 @@ func (m *member) assigned(added []TopicPartition) {
 	for _, tp := range added {
 		m.told[tp] = true
 	}
-	m.cfg.Listener.Assigned(added)
+	m.cfg.Listener.Assigned(added, last.FollowUp)
 }
 
 // gone tells the listener what went.
@@ -239,7 +240,7 @@ func convert(fs kgo.Fetches, fetched []Fetched, records []task.Record, committed
 			switch {
 			case errors.Is(p.Err, context.DeadlineExceeded), errors.Is(p.Err, context.Canceled):
 			case p.Topic == "":
-				failed = p.Err
+				failed = fatal(p.Err) // of the group
 			default:
 				err := p.Err
 				if errors.Is(err, kerr.OffsetOutOfRange) {
@@ -330,7 +331,15 @@ func (m *member) acked(r *kgo.Record, err error) {
 			m.mu.produceErr = fmt.Errorf("produce to %s: %w", r.Topic, err)
 		}
 		m.mu.Unlock()
-	} else if e, ok := r.Context.(*produceEnd); ok {
+	} else if e, ok := r.Context.(*produceEnd); ok && r.Offset < 0 {
+		// The broker took the record for a repetition and does not know its
+		// place any more. A stamp without it would end a restore too early.
+		m.mu.Lock()
+		if m.mu.produceErr == nil {
+			m.mu.produceErr = fmt.Errorf("produce to %s[%d]: the broker did not say at which offset", r.Topic, r.Partition)
+		}
+		m.mu.Unlock()
+	} else if ok {
 		for next := r.Offset + 1; ; {
 			have := e.end.Load()
 			if have >= next || e.end.CompareAndSwap(have, next) {
@@ -483,7 +492,7 @@ func (m *member) settled(ctx context.Context, offsets []OffsetCommit) (Outcome, 
 		return Unknown, errors.New("the client turned the commit into an abort")
 	}
 	o := offsets[0]
-	found, err := m.Committed(ctx, []TopicPartition{o.TopicPartition})
+	found, err := m.committed(ctx, []TopicPartition{o.TopicPartition}, 2*m.kafka.TransactionTimeout)
 	switch {
 	case err != nil:
 		return Unknown, fmt.Errorf("the client turned the commit into an abort, and the offsets cannot be read: %w", err)
@@ -547,30 +556,39 @@ func (m *member) Abort(ctx context.Context) error {
 }
 
 // stableRetry is the pause between two looks at offsets that belong to an open
-// transaction.
-const stableRetry = 20 * time.Millisecond
+// transaction, stableWait how long a claim looks before it lets the other tasks
+// of the worker go on.
+const (
+	stableRetry = 20 * time.Millisecond
+	stableWait  = 100 * time.Millisecond
+)
 
+// Committed implements Member. Whoever claims holds the assignment, so the
+// transaction that a dead process left open under this transactional id is ended
+// first, instead of waiting for its timeout.
 func (m *member) Committed(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Committed, error) {
-	// An open transaction of a dead owner ends by its timeout.
+	if m.transactional {
+		if _, _, err := m.cl.ProducerID(ctx); err != nil {
+			return nil, producerErr(err)
+		}
+	}
+	return m.committed(ctx, tps, stableWait)
+}
+
+// committed is Committed that waits for as long as it is told.
+func (m *member) committed(ctx context.Context, tps []TopicPartition, wait time.Duration) (map[TopicPartition]Committed, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*m.kafka.TransactionTimeout+m.kafka.SessionTimeout)
 	defer cancel()
+	deadline := time.Now().Add(wait)
 	for {
-		found, err := m.adm.FetchOffsets(kadm.RequireStable(ctx), m.cfg.Group)
-		list := map[TopicPartition]Committed{}
-		for _, tp := range tps {
-			c := Committed{Offset: -1, LeaderEpoch: -1}
-			if o, ok := found.Lookup(tp.Topic, tp.Partition); ok {
-				if o.Err != nil && err == nil {
-					err = fmt.Errorf("offset of %s[%d]: %w", tp.Topic, tp.Partition, o.Err)
-				}
-				c = Committed{o.At, o.LeaderEpoch, o.Metadata}
-			}
-			list[tp] = c
-		}
-		if err == nil {
+		list, err := m.offsets(ctx, tps)
+		unstable := errors.Is(err, kerr.UnstableOffsetCommit)
+		switch {
+		case err == nil:
 			return list, nil
-		}
-		if !errors.Is(err, kerr.UnstableOffsetCommit) && !kerr.IsRetriable(err) {
+		case unstable && time.Now().After(deadline):
+			return nil, fmt.Errorf("%w: %w", ErrUnstable, err)
+		case !unstable && !kerr.IsRetriable(err):
 			return nil, fatal(err)
 		}
 		select {
@@ -579,6 +597,48 @@ func (m *member) Committed(ctx context.Context, tps []TopicPartition) (map[Topic
 		case <-time.After(stableRetry):
 		}
 	}
+}
+
+// offsets asks the group once. The partitions are named in the request: asked
+// for all offsets that it has, a group says nothing of a partition whose first
+// commit is in a transaction that is not decided.
+func (m *member) offsets(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Committed, error) {
+	group := kmsg.NewOffsetFetchRequestGroup()
+	group.Group = m.cfg.Group
+	for topic, partitions := range unflatten(tps) {
+		t := kmsg.NewOffsetFetchRequestGroupTopic()
+		t.Topic, t.Partitions = topic, partitions
+		group.Topics = append(group.Topics, t)
+	}
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.RequireStable = true
+	req.Groups = append(req.Groups, group)
+	resp, err := req.RequestWith(ctx, m.cl)
+	if err != nil {
+		return nil, err
+	}
+	list := map[TopicPartition]Committed{}
+	for _, tp := range tps {
+		list[tp] = Committed{Offset: -1, LeaderEpoch: -1}
+	}
+	for _, g := range resp.Groups {
+		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+			return nil, fmt.Errorf("offsets of group %s: %w", g.Group, err)
+		}
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					return nil, fmt.Errorf("offset of %s[%d]: %w", t.Topic, p.Partition, err)
+				}
+				c := Committed{Offset: p.Offset, LeaderEpoch: p.LeaderEpoch}
+				if p.Metadata != nil {
+					c.Metadata = *p.Metadata
+				}
+				list[TopicPartition{t.Topic, p.Partition}] = c
+			}
+		}
+	}
+	return list, nil
 }
 
 func (m *member) Bounds(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Bounds, error) {
@@ -689,7 +749,7 @@ func (m *member) TopicFacts(ctx context.Context, topics []string) (map[string]To
 	defer cancel()
 	details, err := m.adm.ListTopics(ctx, topics...)
 	if err != nil {
-		return nil, err
+		return nil, fatal(err)
 	}
 	facts := map[string]TopicFacts{}
 	for _, t := range topics {
@@ -704,18 +764,25 @@ func (m *member) TopicFacts(ctx context.Context, topics []string) (map[string]To
 
 func (m *member) Assignment() assign.Assignment { return m.balancer.lastAssignment() }
 
-// leaveLimit bounds how long a client says goodbye to a group that may not
-// answer. The session timeout ends its membership anyway.
-const leaveLimit = 5 * time.Second
+// Limits of a client that closes. A group that does not answer ends a membership
+// by its session timeout anyway.
+const (
+	dropLimit  = time.Second // for the answers to records that are under way
+	leaveLimit = 5 * time.Second
+)
 
 func (m *member) Close(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	m.cl.AllowRebalance()
-	if err := m.cl.AbortBufferedRecords(ctx); err != nil {
+	within := func(limit time.Duration, f func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return f(ctx)
+	}
+	if err := within(dropLimit, m.cl.AbortBufferedRecords); err != nil {
 		m.kafka.Logger.Debug("buffered records not dropped", "error", err)
 	}
-	if err := m.cl.LeaveGroupContext(ctx); err != nil {
+	if err := within(leaveLimit, m.cl.LeaveGroupContext); err != nil {
 		m.kafka.Logger.Info("the group could not be left; it will notice by the session timeout", "error", err)
 	}
 	m.cl.CloseAllowingRebalance()
@@ -748,11 +815,12 @@ func fatal(err error) error {
 		{kerr.TransactionalIDAuthorizationFailed, "grant the application write and describe on transactional ids with its id as prefix"},
 		{kerr.SaslAuthenticationFailed, "check user and password"},
 		{kerr.InvalidRecord, "check the topic's settings: the broker refused the record (a compacted topic needs a key)"},
+		{kerr.InvalidTimestamp, "the record's time is further from the broker's than message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic allow"},
 		{kerr.InvalidTransactionTimeout, "lower TransactionTimeout below the broker's transaction.max.timeout.ms"},
 		{kerr.UnsupportedForMessageFormat, "use a broker of version 2.5 or newer"},
 		{kerr.InvalidTopicException, "use a topic name of letters, digits, dots, underscores and hyphens"},
 		{kerr.OffsetMetadataTooLarge, "raise offset.metadata.max.bytes of the broker, or split the topology"},
-		{kerr.InconsistentGroupProtocol, "another application uses the group id; choose another application id"},
+		{kerr.InconsistentGroupProtocol, "another application uses the group id; choose another application id, or to take its group over, stop it and wait until the sessions of its members have ended"},
 		{kerr.InvalidSessionTimeout, "choose a session timeout between the broker's group.min.session.timeout.ms and group.max.session.timeout.ms"},
 	} {
 		if errors.Is(err, f.is) {

@@ -21,7 +21,7 @@ func newEvents() *events {
 	return &events{make(chan []TopicPartition, 100), make(chan []TopicPartition, 100), make(chan struct{}, 100)}
 }
 
-func (e *events) Assigned(tps []TopicPartition) { e.assigned <- tps }
+func (e *events) Assigned(tps []TopicPartition, _ bool) { e.assigned <- tps }
 func (e *events) Revoked(tps []TopicPartition) {
 	if len(tps) > 0 {
 		e.revoked <- tps

@@ -100,6 +100,9 @@ func (w *Worker) Due() time.Time {
 	if !w.dirtyAt.IsZero() {
 		until(w.dirtyAt.Add(w.cfg.CommitInterval))
 	}
+	if w.lagging {
+		until(w.lagAt)
+	}
 	for _, r := range w.order {
 		switch r.phase {
 		case restoring:
@@ -146,7 +149,7 @@ func (w *Worker) enqueue(ctx context.Context, fetched []Fetched) error {
 			records = records[1:] // a rewind of the client brought them again
 		}
 		if n := len(records); n > 0 {
-			r.fetchNext[s.input] = records[n-1].Offset + 1
+			r.fetchNext[s.input], r.gapSince[s.input] = records[n-1].Offset+1, time.Time{}
 			r.t.Add(s.input, records...)
 			w.cfg.Metrics.recordsIn(f.TopicPartition, n)
 		}
@@ -160,36 +163,80 @@ func (w *Worker) enqueue(ctx context.Context, fetched []Fetched) error {
 }
 
 // askLags finds the lag of inputs that others of their task wait for. A fetch
-// that brings nothing tells the client's user nothing, so the broker is asked.
+// that brings nothing tells the client's user nothing, so the broker is asked:
+// at once where nothing is known, else from time to time.
 func (w *Worker) askLags(ctx context.Context) error {
 	now := w.cfg.Clock.Now()
-	if now.Before(w.lagAt) {
-		return nil
-	}
+	again := !now.Before(w.lagAt)
 	var tps []TopicPartition
 	var inputs []int
 	for _, r := range w.order {
 		if r.phase != running {
 			continue
 		}
-		for _, i := range r.t.Waiting(inputs) {
-			tps = append(tps, TopicPartition{r.plan.Inputs[i], r.spec.ID.Partition})
+		inputs = r.t.Waiting(inputs)
+		for _, i := range inputs {
+			if again || r.t.Lag(i) < 0 {
+				tps = append(tps, TopicPartition{r.plan.Inputs[i], r.spec.ID.Partition})
+			}
 		}
+	}
+	if again {
+		w.lagging = false
 	}
 	if len(tps) == 0 {
 		return nil
 	}
-	w.lagAt = now.Add(lagInterval)
 	bounds, err := w.member.Bounds(ctx, tps)
 	if err != nil {
 		return fmt.Errorf("ask for end offsets: %w", err)
 	}
-	for tp, b := range bounds {
-		s := w.slots[tp]
-		if r := w.mu.tasks[s.task]; r != nil && r.phase == running {
-			r.t.SetLag(s.input, max(b.End-r.fetchNext[s.input], 0))
-		}
+	if again {
+		w.lagAt = now.Add(lagInterval)
 	}
+	for _, tp := range tps {
+		b, ok := bounds[tp]
+		if !ok {
+			continue
+		}
+		s := w.slots[tp]
+		r := w.mu.tasks[s.task]
+		if r == nil || r.phase != running {
+			continue
+		}
+		if b.End > r.fetchNext[s.input] {
+			if err := w.passGap(ctx, r, s.input, now); err != nil {
+				return err
+			}
+		}
+		lag := max(b.End-r.fetchNext[s.input], 0)
+		w.lagging = w.lagging || lag > 0
+		r.t.SetLag(s.input, lag)
+	}
+	return nil
+}
+
+// passGap looks whether there is a record at all between the position of an
+// input, of which nothing has come for a while, and its end. Where the last
+// records of a log were compacted away none is, and the client says nothing of
+// it.
+func (w *Worker) passGap(ctx context.Context, r *runner, input int, now time.Time) error {
+	if r.gapSince[input].IsZero() {
+		r.gapSince[input] = now
+	}
+	if now.Sub(r.gapSince[input]) < restoreQuiet {
+		return nil
+	}
+	rd, err := w.restorer(ctx)
+	if err != nil {
+		return err
+	}
+	tp := TopicPartition{r.plan.Inputs[input], r.spec.ID.Partition}
+	next, err := rd.Skip(ctx, tp, r.fetchNext[input])
+	if err != nil {
+		return fmt.Errorf("look into %s[%d]: %w", tp.Topic, tp.Partition, err)
+	}
+	r.fetchNext[input], r.gapSince[input] = max(next, r.fetchNext[input]), now
 	return nil
 }
 
@@ -231,8 +278,8 @@ func (w *Worker) process(ctx context.Context) error {
 func (w *Worker) pace(r *runner, n int, took time.Duration) error {
 	switch {
 	case took > quantum && n == 1 && took > w.cfg.MaxRecordTime:
-		return fmt.Errorf("task %s: one record took %v, more than MaxRecordTime (%v): the group takes the member for dead; make the processor faster or raise the limit",
-			r.spec.ID, took.Round(time.Millisecond), w.cfg.MaxRecordTime)
+		return &FatalError{fmt.Errorf("task %s: one record took %v, more than MaxRecordTime (%v): the group takes the member for dead; make the processor faster or raise the limit",
+			r.spec.ID, took.Round(time.Millisecond), w.cfg.MaxRecordTime)}
 	case took > quantum:
 		w.stepSize = max(w.stepSize/4, 1)
 	case took < quantum/4 && w.stepSize < maxStep:

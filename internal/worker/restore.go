@@ -58,25 +58,63 @@ const (
 	restoreCheckpoint = 32 << 20
 	restoreReport     = 2 * time.Second
 	restoreQuiet      = 300 * time.Millisecond // without a record before the log is asked for its next one
+	restoreQuantum    = 50 * time.Millisecond  // of replay between two polls of the group, however slow the store is
+	restoreStride     = 16                     // records between two looks at the clock
 )
 
 // targets finds the changelogs of a task and where their replay has to end:
 // at the stamped position (rule 3). Without a stamp that binds it is the end
 // for a reader of this isolation: the high watermark under at least once, the
 // last stable offset, read after a stable fetch of the group's offsets, when
-// the offsets are another system's.
-func (w *Worker) targets(ctx context.Context, r *runner, v stamp.Verdict) ([]target, error) {
+// the offsets, or the store, are not in a stamp.
+func (w *Worker) targets(r *runner, logs map[TopicPartition]Bounds) ([]target, error) {
 	var list []target
-	var tps []TopicPartition
 	for _, s := range r.plan.Stores {
-		if s.Changelog == "" {
+		if s.Changelog != "" {
+			list = append(list, target{store: s, tp: TopicPartition{s.Changelog, r.spec.ID.Partition}, prefix: task.StorePrefix(s.Name)})
+		}
+	}
+	for i := range list {
+		t := &list[i]
+		b, ok := logs[t.tp]
+		if !ok {
+			return nil, fmt.Errorf("the bounds of the changelog %s[%d] were not asked for", t.tp.Topic, t.tp.Partition)
+		}
+		t.start, t.end = b.Start, b.End
+		if !w.cfg.ExactlyOnce {
 			continue
 		}
-		tp := TopicPartition{s.Changelog, r.spec.ID.Partition}
-		list = append(list, target{store: s, tp: tp, prefix: task.StorePrefix(s.Name)})
-		tps = append(tps, tp)
+		at := slices.IndexFunc(r.stamp.Changelog, func(o stamp.Offset) bool { return o.Name == t.store.Name })
+		if at < 0 {
+			// Somebody else's changelog, or that of a store which was taken out
+			// of the topology for a while: all that was committed counts. The
+			// offsets are decided, but the marker of their transaction may not
+			// have got to this log yet.
+			if b.End < b.High {
+				return nil, fmt.Errorf("changelog %s[%d]: %w", t.tp.Topic, t.tp.Partition, ErrUnstable)
+			}
+			continue
+		}
+		if t.end = r.stamp.Changelog[at].Next; t.end > b.High {
+			return nil, fmt.Errorf("%w: the changelog %s[%d] ends at %d and the last commit wrote up to %d: the broker lost committed data, or the topic was created again",
+				ErrLineage, t.tp.Topic, t.tp.Partition, b.High, t.end)
+		}
 	}
-	if len(list) == 0 {
+	return list, nil
+}
+
+// changelogBounds asks for the bounds of all changelogs of some tasks. The
+// committed offsets have been fetched before, so what they cover is in them.
+func (w *Worker) changelogBounds(ctx context.Context, runners []*runner) (map[TopicPartition]Bounds, error) {
+	var tps []TopicPartition
+	for _, r := range runners {
+		for _, s := range r.plan.Stores {
+			if s.Changelog != "" {
+				tps = append(tps, TopicPartition{s.Changelog, r.spec.ID.Partition})
+			}
+		}
+	}
+	if len(tps) == 0 {
 		return nil, nil
 	}
 	rd, err := w.restorer(ctx)
@@ -87,24 +125,7 @@ func (w *Worker) targets(ctx context.Context, r *runner, v stamp.Verdict) ([]tar
 	if err != nil {
 		return nil, fmt.Errorf("ask for the bounds of the changelogs: %w", err)
 	}
-	for i := range list {
-		t := &list[i]
-		b := bounds[t.tp]
-		t.start, t.end = b.Start, b.End
-		if v != stamp.FirstClaim && w.cfg.ExactlyOnce {
-			t.end = b.Start
-			for _, o := range r.stamp.Changelog {
-				if o.Name == t.store.Name {
-					t.end = o.Next
-				}
-			}
-			if t.end > b.High {
-				return nil, fmt.Errorf("%w: the changelog %s[%d] ends at %d and the last commit wrote up to %d: the broker lost committed data, or the topic was created again",
-					ErrLineage, t.tp.Topic, t.tp.Partition, b.High, t.end)
-			}
-		}
-	}
-	return list, nil
+	return bounds, nil
 }
 
 func (w *Worker) restorer(ctx context.Context) (Reader, error) {
@@ -159,31 +180,37 @@ func (w *Worker) restoreStep(ctx context.Context) error {
 	if len(byTP) == 0 {
 		return nil
 	}
-	wait := 20 * time.Millisecond
-	if active {
-		wait = time.Millisecond
+	if len(w.unread) == 0 {
+		wait := 20 * time.Millisecond
+		if active {
+			wait = time.Millisecond
+		}
+		fetched, err := w.reader.Poll(ctx, restorePoll, wait)
+		if err != nil {
+			return fmt.Errorf("read changelog: %w", err)
+		}
+		w.unread = append(w.unread, fetched...)
 	}
-	fetched, err := w.reader.Poll(ctx, restorePoll, wait)
-	if err != nil {
-		return fmt.Errorf("read changelog: %w", err)
+	until := w.cfg.Clock.Now().Add(restoreQuantum)
+	for len(w.unread) > 0 {
+		f := &w.unread[0]
+		if r := byTP[f.TopicPartition]; r != nil {
+			if f.Err != nil {
+				return fmt.Errorf("read changelog %s[%d]: %w", f.Topic, f.Partition, f.Err)
+			}
+			t := r.restore.target(f.TopicPartition)
+			count, bytes := t.count, t.bytes
+			if err := w.replay(r.restore, t, f, until); err != nil {
+				return &runnerError{r, err}
+			}
+			w.cfg.Metrics.restored(r, t.store.Name, t.count-count, t.bytes-bytes, max(t.end-t.next, 0))
+			if len(f.Records) > 0 {
+				break
+			}
+		}
+		w.unread = slices.Delete(w.unread, 0, 1)
 	}
 	now := w.cfg.Clock.Now()
-	for i := range fetched {
-		f := &fetched[i]
-		r := byTP[f.TopicPartition]
-		if r == nil {
-			continue
-		}
-		if f.Err != nil {
-			return fmt.Errorf("read changelog %s[%d]: %w", f.Topic, f.Partition, f.Err)
-		}
-		t := r.restore.target(f.TopicPartition)
-		count, bytes := t.count, t.bytes
-		if err := r.restore.replay(t, f, now); err != nil {
-			return &runnerError{r, err}
-		}
-		w.cfg.Metrics.restored(r, t.store.Name, t.count-count, t.bytes-bytes, max(t.end-t.next, 0))
-	}
 	w.point(DuringRestore)
 	for _, r := range slices.Clone(w.order) {
 		if r.phase != restoring {
@@ -201,10 +228,19 @@ func (re *restore) target(tp TopicPartition) *target {
 	return &re.targets[i]
 }
 
-// replay puts records into the view. What lies beyond the end is not part of
-// the last committed batch and is left out.
-func (re *restore) replay(t *target, f *Fetched, now time.Time) error {
+// replay puts records into the view, and takes those off f that it is done
+// with: all of them, unless the time is over before. What lies beyond the end is
+// not part of the last committed batch and is left out.
+func (w *Worker) replay(re *restore, t *target, f *Fetched, until time.Time) error {
+	now := w.cfg.Clock.Now()
+	t.quiet = now
 	for i := range f.Records {
+		if i%restoreStride == restoreStride-1 {
+			if now = w.cfg.Clock.Now(); now.After(until) {
+				t.quiet, f.Records = now, f.Records[i:]
+				return nil
+			}
+		}
 		rec := &f.Records[i]
 		if rec.Offset < t.next {
 			continue
@@ -237,8 +273,19 @@ func (re *restore) replay(t *target, f *Fetched, now time.Time) error {
 			return err
 		}
 	}
-	t.quiet = now
+	t.quiet, f.Records = now, nil
 	return nil
+}
+
+// stopReading takes changelogs off the reader, and drops what it has brought of
+// them: a later restore of theirs may begin before it.
+func (w *Worker) stopReading(targets []target) {
+	var tps []TopicPartition
+	for i := range targets {
+		tps = append(tps, targets[i].tp)
+	}
+	w.reader.Remove(tps)
+	w.unread = slices.DeleteFunc(w.unread, func(f Fetched) bool { return slices.Contains(tps, f.TopicPartition) })
 }
 
 // settle checkpoints a restore and ends it when all positions are reached. It
@@ -248,7 +295,7 @@ func (w *Worker) settle(ctx context.Context, r *runner, now time.Time) error {
 	done := true
 	for i := range re.targets {
 		t := &re.targets[i]
-		if t.next < t.end && now.Sub(t.quiet) >= restoreQuiet {
+		if t.next < t.end && len(w.unread) == 0 && now.Sub(t.quiet) >= restoreQuiet {
 			next, err := w.reader.Skip(ctx, t.tp, t.next)
 			if err != nil {
 				return fmt.Errorf("look into changelog %s[%d]: %w", t.tp.Topic, t.tp.Partition, err)
@@ -298,11 +345,7 @@ func (re *restore) close(ctx context.Context, w *Worker, r *runner) {
 	if err := re.bulk.Close(); err != nil {
 		w.log.Warn("restore failed to close", "task", r.spec.ID.String(), "error", err)
 	}
-	var tps []TopicPartition
-	for _, t := range re.targets {
-		tps = append(tps, t.tp)
-	}
-	w.reader.Remove(tps)
+	w.stopReading(re.targets)
 }
 
 func (w *Worker) finish(ctx context.Context, r *runner, now time.Time) error {
@@ -312,8 +355,14 @@ func (w *Worker) finish(ctx context.Context, r *runner, now time.Time) error {
 	for _, t := range re.targets {
 		next.Changelog = append(next.Changelog, stamp.Offset{Name: t.store.Name, Next: t.next})
 	}
-	if len(r.stamp.Changelog) == 0 || !w.cfg.ExactlyOnce {
-		r.stamp.Changelog = next.Changelog
+	for _, o := range next.Changelog {
+		at := slices.IndexFunc(r.stamp.Changelog, func(have stamp.Offset) bool { return have.Name == o.Name })
+		switch {
+		case at < 0:
+			r.stamp.Changelog = append(r.stamp.Changelog, o)
+		case !w.cfg.ExactlyOnce:
+			r.stamp.Changelog[at] = o
+		}
 	}
 	w.inStep(r, &next)
 	tok := next.Encode()
@@ -323,15 +372,13 @@ func (w *Worker) finish(ctx context.Context, r *runner, now time.Time) error {
 	if err := re.bulk.Close(); err != nil {
 		return &runnerError{r, fmt.Errorf("finish the restore of task %s: %w", r.spec.ID, err)}
 	}
-	var tps []TopicPartition
 	var records int64
 	for i := range re.targets {
 		t := &re.targets[i]
-		tps = append(tps, t.tp)
 		records += t.count
 		w.progressOf(r, t, now)
 	}
-	w.reader.Remove(tps)
+	w.stopReading(re.targets)
 	w.mu.Lock()
 	r.decoded, r.token, r.restore = next, tok, nil
 	w.mu.Unlock()

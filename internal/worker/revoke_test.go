@@ -36,7 +36,7 @@ func newHolder() *holder {
 	return h
 }
 
-func (h *holder) Assigned(tps []TopicPartition) {
+func (h *holder) Assigned(tps []TopicPartition, _ bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, tp := range tps {

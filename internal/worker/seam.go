@@ -99,8 +99,10 @@ type MemberConfig struct {
 // never at another time and never two at once.
 type Listener interface {
 	// Assigned tells of new partitions. They are paused: their owner resumes
-	// them.
-	Assigned(added []TopicPartition)
+	// them. It is called after each rebalance, also if nothing is added.
+	// followUp says that another rebalance comes, since partitions are on their
+	// way from one member to another.
+	Assigned(added []TopicPartition, followUp bool)
 	// Revoked returns when the partitions are off the worker.
 	Revoked(gone []TopicPartition)
 	// Lost is Revoked without the chance to commit anything.

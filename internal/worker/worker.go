@@ -54,7 +54,8 @@ type Config struct {
 	MaxRecordBytes     int
 	CacheBytes         int // of clean cached entries, all tasks together
 	// MaxViewAge is how old a view may be to be brought up to date by a
-	// replay: half the time that the changelogs keep tombstones.
+	// replay: half the time that the changelogs keep tombstones. With 0 a view
+	// that is behind is always rebuilt.
 	MaxViewAge time.Duration
 
 	DeadLetterTopic string
@@ -125,16 +126,18 @@ type runner struct {
 	token   state.Token
 	decoded stamp.Token
 	stamp   stamp.Stamp
-	force   bool
+	force   bool // the start positions are not committed yet
 	restore *restore
 
-	committed []int64 // by input: position of the last commit, -1 unknown
-	fetchNext []int64 // by input: next offset expected from the broker
-	seq       uint64  // of the last commit
+	committed []int64     // by input: position of the last commit, -1 unknown
+	fetchNext []int64     // by input: next offset expected from the broker
+	gapSince  []time.Time // by input: since when others wait for records that do not come
+	seq       uint64      // of the last commit
 	nonce     uint64
 	unflushed time.Time // since when a committed batch waits for its APPLY
 	retryAt   time.Time // a claim that failed for a passing reason
 	claims    int       // failed claims in a row
+	away      int       // tries in a row that found the store unavailable
 }
 
 // slot says which input of which task a partition is.
@@ -150,6 +153,7 @@ type Worker struct {
 	log    *slog.Logger
 	member Member
 	reader Reader
+	unread []Fetched // by the restores, of the last poll of the reader
 	slots  map[TopicPartition]slot
 	specs  map[topology.TaskID]assign.Task
 	facts  map[string]TopicFacts
@@ -172,16 +176,20 @@ type Worker struct {
 	limit        int             // of the next poll
 	wait         time.Duration
 	paused       map[TopicPartition]bool
-	lagAt        time.Time
+	lagAt        time.Time // when lags are asked for again
+	lagging      bool      // a task waits for records that the broker has
 	purgeAt      time.Time
 	stepSize     int
-	rebuilds     int // client rebuilds since the last commit
+	corrupted    map[topology.TaskID]corruption
+	rebuilds     int // of the client, in a row without success
 	rebuildAt    time.Time
 	rebuildSince time.Time
 	refusedSince time.Time   // by the group's leader, as a duplicate
 	waiting      atomic.Bool // the group waits for AllowRebalance
 	joined       atomic.Bool // the group has assigned, be it nothing
+	settled      atomic.Bool // and no task is on its way from one member to another
 	fresh        bool        // an assignment came and was not looked at yet
+	followUp     bool        // and another one is to come
 	batchRecords int
 }
 
@@ -199,7 +207,8 @@ const (
 // New makes a worker. Nothing starts before Tick.
 func New(cfg Config) *Worker {
 	w := &Worker{cfg: cfg, log: cfg.Logger.With("worker", cfg.Index), slots: map[TopicPartition]slot{},
-		specs: map[topology.TaskID]assign.Task{}, facts: map[string]TopicFacts{}, paused: map[TopicPartition]bool{}, stepSize: maxStep}
+		specs: map[topology.TaskID]assign.Task{}, facts: map[string]TopicFacts{}, paused: map[TopicPartition]bool{},
+		corrupted: map[topology.TaskID]corruption{}, stepSize: maxStep}
 	w.mu.tasks = map[topology.TaskID]*runner{}
 	w.purgeAt = cfg.Clock.Now().Add(cfg.PurgeInterval) // a start is no reason to purge
 	for _, t := range cfg.Tasks {
@@ -212,29 +221,39 @@ func New(cfg Config) *Worker {
 	return w
 }
 
-// stopGrace is what a stop leaves a commit or an APPLY that is under way.
-const stopGrace = 10 * time.Second
+// Limits of a stop.
+const (
+	stopGrace  = 10 * time.Second // for a commit or an APPLY that is under way, and the last commit
+	abortLimit = 2 * time.Second  // to abort what could not be committed; the broker does it by itself later
+)
+
+// errStopGrace ends the work of a stop that takes longer than stopGrace.
+var errStopGrace = fmt.Errorf("the stop was not clean: broker or store did not answer within %v; what was not committed will be processed again", stopGrace)
 
 // Run ticks until ctx ends or an error that the worker cannot handle, then
 // closes. It returns nil after a clean stop: what was processed is committed
 // and the group is left. A broker or a store that does not answer holds a stop
-// up for stopGrace at most.
+// up for stopGrace; then it is not clean, and has abortLimit and what a client
+// needs to leave its group (seconds) to give everything back.
 func (w *Worker) Run(ctx context.Context) error {
 	// A commit that is cut off halfway has an unknown outcome. So a stop ends
 	// the polling at once and lets the rest of the round finish.
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, func() { cancel(errStopGrace) }) })
 	defer stop()
 	w.work = work
 	var err error
 	for ctx.Err() == nil && err == nil {
 		err = w.Tick(ctx)
 	}
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && work.Err() == nil {
+	switch {
+	case work.Err() != nil:
+		err = context.Cause(work)
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		err = nil
 	}
-	return errors.Join(err, w.Close(err == nil))
+	return errors.Join(err, w.close(work, err == nil))
 }
 
 // Tick does one round. An error means that the worker cannot go on; the caller
@@ -297,6 +316,7 @@ func (w *Worker) Tick(ctx context.Context) error {
 	// the callbacks of the group.
 	w.limit, w.wait = w.pollLimit(), w.pollWait()
 	if !w.inTxn && w.dirtyAt.IsZero() {
+		w.calm()
 		w.waiting.Store(false)
 		w.member.AllowRebalance()
 	}
@@ -418,7 +438,8 @@ func (w *Worker) tasksFor(counts map[string]int32) ([]assign.Task, error) {
 
 // Assigned implements Listener. The partitions are paused until their task
 // is claimed and restored.
-func (w *Worker) Assigned(added []TopicPartition) {
+func (w *Worker) Assigned(added []TopicPartition, followUp bool) {
+	w.followUp = followUp
 	w.assigned = append(w.assigned, added...)
 	w.fresh = true
 }
@@ -459,17 +480,17 @@ func (w *Worker) release(gone []TopicPartition) {
 		return
 	}
 	w.revoked = true
-	ids := map[topology.TaskID]bool{}
+	var ids []topology.TaskID // in an order that a simulation can repeat
 	for _, tp := range gone {
-		if s, ok := w.slots[tp]; ok {
-			ids[s.task] = true
+		if s, ok := w.slots[tp]; ok && !slices.Contains(ids, s.task) {
+			ids = append(ids, s.task)
 		}
 		delete(w.paused, tp)
 	}
 	w.assigned = slices.DeleteFunc(w.assigned, func(tp TopicPartition) bool { return slices.Contains(gone, tp) })
 	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	defer cancel()
-	for id := range ids {
+	for _, id := range ids {
 		w.drop(ctx, id)
 	}
 	w.changed()
@@ -531,24 +552,38 @@ func (w *Worker) dropAll(apply bool) {
 
 // Close commits what is processed if clean is set, leaves the group and gives
 // everything back.
-func (w *Worker) Close(clean bool) error {
+func (w *Worker) Close(clean bool) error { return w.close(context.Background(), clean) }
+
+// close is Close; what still has to be done ends with work.
+func (w *Worker) close(work context.Context, clean bool) error {
 	var err error
-	ctx, cancel := context.WithTimeout(context.Background(), 2*releaseLimit)
+	ctx, cancel := context.WithTimeout(work, 2*releaseLimit)
 	defer cancel()
 	if w.member != nil {
+		// The last round has allowed a rebalance, whose callbacks would meet
+		// the end of the tasks here. A poll holds them back; this one does not
+		// wait for anything.
+		over, end := context.WithCancel(ctx)
+		end()
+		_, _ = w.member.Poll(over, 1, 0)
 		if clean {
-			err = w.commit(ctx)
-		} else if w.inTxn {
-			w.member.Abort(ctx)
+			if err = w.commit(ctx); err != nil && work.Err() != nil {
+				err = context.Cause(work)
+			}
+		}
+		if w.inTxn {
 			w.inTxn = false
+			ctx, cancel := context.WithTimeout(context.Background(), abortLimit)
+			if err := w.member.Abort(ctx); err != nil {
+				w.log.Info("the transaction is left to the broker, which aborts it by its timeout", "error", err)
+			}
+			cancel()
 		}
-		m := w.member
-		w.dropAll(err == nil && m != nil)
-		if m = w.member; m != nil {
-			m.AllowRebalance()
-			m.Close(ctx)
-			w.member = nil
-		}
+		w.joined.Store(false)
+		w.dropAll(err == nil && work.Err() == nil)
+		w.member.AllowRebalance()
+		w.member.Close(ctx)
+		w.member = nil
 	}
 	if w.reader != nil {
 		w.reader.Close()
@@ -586,16 +621,18 @@ func (w *Worker) Tasks() []TaskState {
 	return list
 }
 
-// Ready says whether the group has given the worker its tasks and all of them
-// run. Safe for any goroutine.
+// Ready says whether the group has given the worker its tasks, and all others
+// theirs, all of the worker's run, and where they began is committed: before that, a new client of a task that
+// starts at the end of its input would start at a later end. Safe for any
+// goroutine.
 func (w *Worker) Ready() bool {
-	if !w.joined.Load() {
+	if !w.joined.Load() || !w.settled.Load() {
 		return false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.mu.tasks {
-		if r.phase != running {
+		if r.phase != running || r.force {
 			return false
 		}
 	}

@@ -66,11 +66,13 @@ func testReadIsFenced(t *testing.T, open func(*testing.T) Harness) {
 	b := open(t).Backend
 	owner := mustClaim(t, b, view0, "", "t0")
 	keys := make([][]byte, 50)
+	for i := range keys {
+		keys[i] = fmt.Appendf(nil, "key %d", i)
+	}
 	fill := func(value string) *state.Batch {
 		var bt state.Batch
-		for i := range keys {
-			keys[i] = fmt.Appendf(nil, "key %d", i)
-			bt.Put(keys[i], []byte(value))
+		for _, k := range keys {
+			bt.Put(k, []byte(value))
 		}
 		return &bt
 	}
