@@ -87,8 +87,9 @@ type Config struct {
 	// is known to have; a negative value takes what is there. As
 	// max.task.idle.ms (KIP-353, KIP-695).
 	MaxTaskIdle time.Duration
-	// MaxRecordTime is how long one record may take before the worker gives up
-	// with an error. Defaults to RebalanceTimeout.
+	// MaxRecordTime is how long one record may take. The worker gives up with an
+	// error when one takes longer twice in a row: once may have been a pause of
+	// the process. Defaults to RebalanceTimeout.
 	MaxRecordTime time.Duration
 	// PurgeInterval is the time between deletions of processed records from
 	// repartition topics. Defaults to 30 s.

@@ -2,6 +2,7 @@ package weir
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/weirstreams/weir/internal/bridge"
 	"github.com/weirstreams/weir/internal/keyenc"
@@ -43,6 +44,17 @@ func (t *Topology) plans(app string) []*task.Plan {
 				spec.Changelog = keyenc.ChangelogTopic(app, st.Name)
 			}
 			p.Stores = append(p.Stores, spec)
+		}
+		p.Ahead = make([][]int, len(s.Sources))
+		for j := range s.Sources {
+			for k, st := range s.Stores {
+				// Aggregations and tables keep timestamps, and go by the key of
+				// the record. What the stores of processors are asked for nobody
+				// knows.
+				if st.Timestamped && slices.Contains(s.Keyed(j), st.Name) {
+					p.Ahead[j] = append(p.Ahead[j], k)
+				}
+			}
 		}
 		p.New = func(c *task.Context) (task.Instance, error) { return newInstance(c, app, sources) }
 		plans[i] = p

@@ -102,6 +102,14 @@ type Backend interface {
 	Close() error
 }
 
+// Remote is implemented by a Backend whose calls cross a network. The runtime
+// then reads the keys of the records at hand in one call before it needs them.
+type Remote interface {
+	Backend
+	// Remote says whether they do.
+	Remote() bool
+}
+
 // View is the state of one claimed task. One goroutine uses it at a time.
 type View interface {
 	// Apply stores the batch and replaces the token old by new, all of it or

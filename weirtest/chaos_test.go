@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirstreams/weir/internal/simkafka"
+	"github.com/weirstreams/weir/state"
 )
 
 var (
@@ -53,8 +54,37 @@ func newChaos(t testing.TB, seed uint64) *chaos {
 	opts.Config.TransactionTimeout = []time.Duration{5 * time.Second, 20 * time.Second}[rng.IntN(2)]
 	opts.Config.PurgeInterval = time.Second
 	opts.Config.TopicConfigs = map[string]string{"delete.retention.ms": fmt.Sprint(rng.IntN(2) * 60_000)}
-	c := &chaos{chain: newChain(t, opts), rng: rng, fault: []float64{0, 0.005, 0.03}[rng.IntN(3)]}
+	c := &chaos{rng: rng, fault: []float64{0, 0.005, 0.03}[rng.IntN(3)]}
+	if opts.Store == nil {
+		opts.Store = lostMemory
+	}
+	open, known := opts.Store, map[state.Backend]state.Backend{}
+	opts.Store = func(i int) state.Backend {
+		inner := open(i)
+		if known[inner] == nil {
+			known[inner] = &spoilt{Backend: inner, hook: c.spoilStore}
+		}
+		return known[inner]
+	}
+	c.chain = newChain(t, opts)
 	return c
+}
+
+// spoilStore lets calls to the stores fail. Damage is rare: a store that is
+// damaged again and again stops its instance.
+func (c *chaos) spoilStore(call storeCall) spoil {
+	if c.chain == nil || c.hook == nil || call == callDrop || c.rng.Float64() >= c.fault/3 {
+		return spoil{}
+	}
+	s := spoil{err: state.ErrUnavailable, after: c.rng.IntN(2) == 0}
+	switch c.rng.IntN(20) {
+	case 0:
+		s.err = state.ErrCorrupt
+	case 1, 2, 3:
+		s.err = state.ErrFenced
+	}
+	c.log("store: %s: %v, after %t", call, s.err, s.after)
+	return s
 }
 
 func (c *chaos) log(format string, args ...any) {

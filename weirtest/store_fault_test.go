@@ -430,10 +430,12 @@ func TestStoreThatIsDamagedAgainAndAgain(t *testing.T) {
 			return spoil{}
 		}
 		c.settling = true
-		c.send(5)
 		c.Instance(0).Stop()
 		c.Instance(0).start()
-		for c.Instance(0).State() == Running && (c.pass() || c.commit()) {
+		for range 10 {
+			c.send(5)
+			for c.Instance(0).State() == Running && (c.pass() || c.commit()) {
+			}
 		}
 		if in := c.Instance(0); in.State() != Failed || !errors.Is(in.Err(), state.ErrCorrupt) || !strings.Contains(in.Err().Error(), "check the disk") {
 			t.Errorf("%s: the instance is %v with %v, want it failed with what to do", call, in.State(), in.Err())

@@ -90,9 +90,9 @@ func (p *partition) append(r *task.Record, producer int64) {
 
 // mark writes the marker that ends a producer's transaction here.
 func (p *partition) mark(producer int64, commit bool, ts int64) {
-	k := commitMarker
+	k, key := commitMarker, []byte{0, 0, 0, 1}
 	if !commit {
-		k = abortMarker
+		k, key = abortMarker, []byte{0, 0, 0, 0}
 		if first, ok := p.open[producer]; ok {
 			for i := p.index(first); i < len(p.entries); i++ {
 				if e := &p.entries[i]; e.producer == producer && e.kind == data {
@@ -102,7 +102,7 @@ func (p *partition) mark(producer int64, commit bool, ts int64) {
 		}
 	}
 	delete(p.open, producer)
-	p.entries = append(p.entries, entry{offset: p.end, epoch: p.epoch, kind: k, producer: producer, ts: ts})
+	p.entries = append(p.entries, entry{offset: p.end, epoch: p.epoch, kind: k, producer: producer, ts: ts, key: key})
 	p.end++
 }
 

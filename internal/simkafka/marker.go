@@ -55,6 +55,14 @@ func (c *Cluster) Mark(i int) {
 	c.write(&m)
 }
 
+// MarkOffsets lets the held markers of offsets arrive, before those of the logs,
+// and returns how many there were.
+func (c *Cluster) MarkOffsets() int {
+	before := len(c.markers)
+	c.arrive(func(m *marker) bool { return m.to == nil })
+	return before - len(c.markers)
+}
+
 // mark sends a marker.
 func (c *Cluster) mark(m marker) {
 	if c.hold {

@@ -11,6 +11,9 @@ type Plan struct {
 	Subtopology int32
 	Inputs      []string // source topics as they are called on the broker
 	Stores      []StoreSpec
+	// Ahead are, for each input, the indexes of the stores that are as a rule
+	// asked for the keys of its records. Nil when nothing is known.
+	Ahead [][]int
 	// Times names the operators that keep a stream time of their own.
 	Times []string
 	// New wires the operators of one task. It is called at the start of a task

@@ -15,6 +15,7 @@ type queue struct {
 	lag           int64 // records on the broker beyond what was fetched; -1 unknown
 	idle          int64 // wall time ms at which idling ends; 0 when not idling
 	moved         bool  // a record was taken since the last commit
+	seen          int   // records from the head on that readAhead has looked at
 }
 
 func newQueue(next, time int64) queue {
@@ -46,6 +47,7 @@ func (q *queue) drop() {
 	q.bytes -= r.Size()
 	*r = Record{}
 	q.head++
+	q.seen = max(q.seen-1, 0)
 	if q.head == len(q.records) {
 		q.records, q.head = q.records[:0], 0
 	}
@@ -56,7 +58,7 @@ func (q *queue) rewind() {
 	q.next, q.time = q.committed, q.committedTime
 	clear(q.records)
 	q.records, q.head, q.bytes = q.records[:0], 0, 0
-	q.lag, q.idle, q.moved = -1, 0, false
+	q.lag, q.idle, q.moved, q.seen = -1, 0, false, 0
 }
 
 // choose returns the input whose head has the smallest timestamp, or -1. Only

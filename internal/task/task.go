@@ -32,6 +32,9 @@ type Config struct {
 	// MaxBatchBytes bounds the writes and outputs of one batch: beyond it the
 	// task takes no more records until the batch is committed.
 	MaxBatchBytes int
+	// ReadAhead says that a read of the view costs a round trip, so that those
+	// of a step are to be made in one.
+	ReadAhead bool
 	// DeadLetterTopic is where dead letters go.
 	DeadLetterTopic string
 	// OnError decides about an error of any class but ClassStore. Nil stops.
@@ -74,6 +77,7 @@ type Task struct {
 	undo        undo
 	undoTimes   []int64
 	storeErr    error
+	ahead       ahead
 	force       bool // commit positions although nothing was processed
 	drops       []*DropCounter
 	deadLetters map[DeadLetterKey]int64
@@ -276,6 +280,9 @@ type Effects struct {
 // aborted.
 func (t *Task) Step(now int64, limit int) (Effects, error) {
 	t.begin(now)
+	if t.cfg.ReadAhead {
+		t.readAhead(limit)
+	}
 	n := 0
 	for n < limit && !t.Full() && ready(t.queues, now, t.cfg.MaxTaskIdle) {
 		qi := choose(t.queues)

@@ -133,6 +133,7 @@ type Subtopology struct {
 	nodes []int
 	meet  []string       // for each group, a store in which the keys meet
 	feeds map[string]int // for each store whose keys come from a source as they are, the index of such a source
+	keyed [][]string     // for each source, the stores whose keys come from it as they are
 }
 
 // Source is an input of a subtopology.
@@ -230,6 +231,7 @@ func (t *Topology) copartition(s *Subtopology) {
 		}
 	}
 	sets := newSets(len(s.Sources))
+	s.keyed = make([][]string, len(s.Sources))
 	first := map[string]int{} // store -> a source that feeds it
 	meet := map[int]string{}  // source -> a store that it feeds
 	for _, i := range s.nodes {
@@ -238,6 +240,7 @@ func (t *Topology) copartition(s *Subtopology) {
 		}
 		for _, src := range t.keyedBy(i) {
 			for _, store := range t.graph.Nodes[i].Stores {
+				s.keyed[at[src]] = appendNew(s.keyed[at[src]], store)
 				if f, ok := first[store]; ok {
 					sets.join(f, at[src])
 				} else {
@@ -261,6 +264,10 @@ func (t *Topology) copartition(s *Subtopology) {
 	}
 	s.feeds = first
 }
+
+// Keyed returns the stores of operators that the records of a source, given by
+// its index, reach with their keys unchanged.
+func (s *Subtopology) Keyed(source int) []string { return s.keyed[source] }
 
 // keyedBy returns the sources whose keys reach a node unchanged.
 func (t *Topology) keyedBy(node int) []int {

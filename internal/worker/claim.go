@@ -26,8 +26,14 @@ const claimRetry = 200 * time.Millisecond
 const claimLimit = 50
 
 // claim takes the tasks that the group assigned and those whose view refused
-// us: fetch the committed offsets, stable; read the token; compare; write the
+// us: read the token; fetch the committed offsets, stable; compare; write the
 // token back with a higher epoch; then run, or restore first.
+//
+// The token comes before the offsets. A view holds only what was committed, so
+// a token that was read first is never ahead of the stamp, however long this
+// instance is held up in between while another owner commits and applies: that
+// would look as if committed offsets had been lost. That the token has changed
+// since is found out when it is written back.
 func (w *Worker) claim(ctx context.Context) error {
 	now := w.cfg.Clock.Now()
 	for _, tp := range w.assigned {
@@ -46,6 +52,7 @@ func (w *Worker) claim(ctx context.Context) error {
 	w.assigned = nil
 	if w.fresh {
 		w.fresh = false
+		w.holdUntil = time.Time{}
 		w.joined.Store(true)
 		w.settled.Store(!w.followUp)
 		w.cfg.Metrics.rebalanced()
@@ -70,14 +77,23 @@ func (w *Worker) claim(ctx context.Context) error {
 			member = true
 		}
 		due = append(due, r)
-		for _, p := range r.spec.Partitions {
-			tps = append(tps, TopicPartition{p.Topic, p.Partition})
-		}
 	}
 	if len(due) == 0 {
 		return nil
 	}
 	defer w.changed()
+	due, err := w.readTokens(ctx, due)
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	for _, r := range due {
+		for _, p := range r.spec.Partitions {
+			tps = append(tps, TopicPartition{p.Topic, p.Partition})
+		}
+	}
+	if err := w.sameTopics(ctx, tps); err != nil {
+		return err
+	}
 	committed, err := w.member.Committed(ctx, tps)
 	if errors.Is(err, ErrUnstable) {
 		for _, r := range due {
@@ -98,29 +114,82 @@ func (w *Worker) claim(ctx context.Context) error {
 		return err
 	}
 	for _, r := range due {
-		err := w.claimOne(ctx, r, committed, bounds, logs)
-		switch {
-		case err == nil:
-			if r.away > 0 {
-				w.log.Info("the store is available again", "task", r.spec.ID.String(), "tries", r.away)
+		if err := w.claimOne(ctx, r, committed, bounds, logs); err != nil {
+			if err := w.claimFailed(ctx, r, err); err != nil {
+				return err
 			}
-			r.claims, r.away = 0, 0
-			w.point(AfterClaim)
-		case errors.Is(err, ErrUnstable):
-			w.log.Info("a transaction that is not decided holds a task up", "task", r.spec.ID.String(), "error", err)
-			r.retryAt = now.Add(claimRetry)
-		case errors.Is(err, state.ErrUnavailable):
-			w.setAside(ctx, r, err)
-		case errors.Is(err, state.ErrCorrupt):
-			return &runnerError{r, fmt.Errorf("claim task %s: %w", r.spec.ID, err)}
-		case errors.Is(err, state.ErrFenced), errors.Is(err, state.ErrLocked):
-			if r.claims++; r.claims >= claimLimit {
-				return fmt.Errorf("claim of task %s refused %d times: %w", r.spec.ID, r.claims, err)
+			continue
+		}
+		if r.away > 0 {
+			w.log.Info("the store is available again", "task", r.spec.ID.String(), "tries", r.away)
+		}
+		r.claims, r.away = 0, 0
+		w.point(AfterClaim)
+	}
+	return nil
+}
+
+// readTokens reads the tokens of the views of tasks, and returns those tasks of
+// which it got it, or which have none.
+func (w *Worker) readTokens(ctx context.Context, runners []*runner) ([]*runner, error) {
+	var found []*runner
+	for _, r := range runners {
+		r.stored = ""
+		if len(r.plan.Stores) > 0 {
+			var err error
+			if r.stored, err = w.cfg.Store.Token(ctx, w.viewID(r)); err != nil {
+				if err := w.claimFailed(ctx, r, err); err != nil {
+					return nil, err
+				}
+				continue
 			}
-			w.log.Warn("claim refused; trying again", "task", r.spec.ID.String(), "error", err)
-			r.phase, r.retryAt = fenced, now.Add(claimRetry)
-		default:
-			return fmt.Errorf("claim task %s: %w", r.spec.ID, err)
+		}
+		found = append(found, r)
+	}
+	return found, nil
+}
+
+// claimFailed decides about a claim that has failed: it is tried again, unless
+// an error is returned.
+func (w *Worker) claimFailed(ctx context.Context, r *runner, err error) error {
+	again := w.cfg.Clock.Now().Add(claimRetry)
+	switch {
+	case errors.Is(err, ErrUnstable):
+		w.log.Info("a transaction that is not decided holds a task up", "task", r.spec.ID.String(), "error", err)
+		r.retryAt = again
+	case errors.Is(err, state.ErrUnavailable):
+		w.setAside(ctx, r, err)
+	case errors.Is(err, state.ErrCorrupt):
+		return &runnerError{r, fmt.Errorf("claim task %s: %w", r.spec.ID, err)}
+	case errors.Is(err, state.ErrFenced), errors.Is(err, state.ErrLocked):
+		if r.claims++; r.claims >= claimLimit {
+			return fmt.Errorf("claim of task %s refused %d times: %w", r.spec.ID, r.claims, err)
+		}
+		w.log.Warn("claim refused; trying again", "task", r.spec.ID.String(), "error", err)
+		r.phase, r.retryAt = fenced, again
+	default:
+		return fmt.Errorf("claim task %s: %w", r.spec.ID, err)
+	}
+	return nil
+}
+
+// sameTopics refuses topics that are not those which the client was built for:
+// its positions, and the ids in its stamps, are of the topics that it found then.
+func (w *Worker) sameTopics(ctx context.Context, tps []TopicPartition) error {
+	var topics []string
+	for _, tp := range tps {
+		if !slices.Contains(topics, tp.Topic) {
+			topics = append(topics, tp.Topic)
+		}
+	}
+	facts, err := w.member.TopicFacts(ctx, topics)
+	if err != nil {
+		return fmt.Errorf("describe topics: %w", err)
+	}
+	for _, t := range topics {
+		if now, was := facts[t], w.facts[t]; now.ID != was.ID && now.ID != [16]byte{} && was.ID != [16]byte{} {
+			return fmt.Errorf("%w: topic %s was deleted and created again while the application was running: its offsets mean other records now. Reset the application's state to start anew",
+				ErrLineage, t)
 		}
 	}
 	return nil
@@ -144,11 +213,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		w.cfg.Metrics.claimed("stateless")
 		return w.start(ctx, r)
 	}
-	id := w.viewID(r)
-	raw, err := w.cfg.Store.Token(ctx, id)
-	if err != nil {
-		return err
-	}
+	id, raw := w.viewID(r), r.stored
 	var token *stamp.Token
 	if raw != "" {
 		t, err := stamp.DecodeToken(raw)
@@ -205,6 +270,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		return contradiction(verdict, r, token, last)
 	}
 	r.stamp, r.seq, r.nonce = *last, last.Seq, last.Nonce
+	r.blank = w.cfg.ExactlyOnce && !any
 	targets, err := w.targets(r, logs)
 	if err != nil {
 		return err
@@ -475,7 +541,7 @@ func (w *Worker) start(ctx context.Context, r *runner) error {
 	cache, batch := w.shares()
 	cfg := task.Config{ID: r.spec.ID, Present: r.present, MaxTaskIdle: w.cfg.MaxTaskIdle.Milliseconds(),
 		MaxRecordBytes: w.cfg.MaxRecordBytes, CacheBytes: cache, MaxBatchBytes: batch,
-		DeadLetterTopic: w.cfg.DeadLetterTopic, OnError: w.cfg.OnError}
+		ReadAhead: w.remote(), DeadLetterTopic: w.cfg.DeadLetterTopic, OnError: w.cfg.OnError}
 	if w.cfg.MaxTaskIdle < 0 {
 		cfg.MaxTaskIdle = -1
 	}
@@ -504,6 +570,12 @@ func (w *Worker) start(ctx context.Context, r *runner) error {
 	}
 	w.log.Info("task running", "task", r.spec.ID.String())
 	return nil
+}
+
+// remote says whether the store is behind a network.
+func (w *Worker) remote() bool {
+	r, ok := w.cfg.Store.(state.Remote)
+	return ok && r.Remote()
 }
 
 // minBatchBytes is the least share of MaxBatchBytes that a task gets.

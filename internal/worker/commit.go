@@ -46,6 +46,11 @@ func (w *Worker) commitDue() bool {
 	return total >= w.cfg.MaxBatchBytes
 }
 
+// abortPause is how long a worker whose commit the group has refused waits for an
+// assignment before it tries again. Until it is told its place the next commit
+// would be refused as well, and under at least once each try repeats its outputs.
+const abortPause = 200 * time.Millisecond
+
 // sealed is a task that takes part in a commit.
 type sealed struct {
 	r         *runner
@@ -107,6 +112,7 @@ func (w *Worker) commit(ctx context.Context) error {
 		w.log.Info("transaction aborted by a rebalance; the batch will be processed again", "error", err)
 		w.cfg.Metrics.aborted("rebalance")
 		w.inTxn = false
+		w.holdUntil = w.cfg.Clock.Now().Add(abortPause)
 		return w.rewind()
 	default:
 		if err == nil {

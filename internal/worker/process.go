@@ -103,12 +103,16 @@ func (w *Worker) Due() time.Time {
 	if w.lagging {
 		until(w.lagAt)
 	}
+	held := w.holdUntil.After(now)
+	if held {
+		until(w.holdUntil)
+	}
 	for _, r := range w.order {
 		switch r.phase {
 		case restoring:
 			return now
 		case running:
-			if ms := r.t.NextWallClock(); ms > 0 {
+			if ms := r.t.NextWallClock(); ms > 0 && !held {
 				until(time.UnixMilli(ms))
 			}
 			if !r.unflushed.IsZero() {
@@ -243,6 +247,9 @@ func (w *Worker) passGap(ctx context.Context, r *runner, input int, now time.Tim
 // process runs the tasks for a quantum of time, round robin.
 func (w *Worker) process(ctx context.Context) error {
 	w.progress = false
+	if w.cfg.Clock.Now().Before(w.holdUntil) {
+		return nil
+	}
 	if err := w.askLags(ctx); err != nil {
 		return err
 	}
@@ -278,8 +285,13 @@ func (w *Worker) process(ctx context.Context) error {
 func (w *Worker) pace(r *runner, n int, took time.Duration) error {
 	switch {
 	case took > quantum && n == 1 && took > w.cfg.MaxRecordTime:
-		return &FatalError{fmt.Errorf("task %s: one record took %v, more than MaxRecordTime (%v): the group takes the member for dead; make the processor faster or raise the limit",
-			r.spec.ID, took.Round(time.Millisecond), w.cfg.MaxRecordTime)}
+		err := fmt.Errorf("task %s: one record took %v, more than MaxRecordTime (%v): the group takes the member for dead; make the processor faster or raise the limit",
+			r.spec.ID, took.Round(time.Millisecond), w.cfg.MaxRecordTime)
+		if again := fmt.Sprint(r.spec.ID, r.committed); w.slow != again {
+			w.slow = again // the process may have been stopped meanwhile
+			return err
+		}
+		return &FatalError{err}
 	case took > quantum:
 		w.stepSize = max(w.stepSize/4, 1)
 	case took < quantum/4 && w.stepSize < maxStep:
@@ -317,6 +329,9 @@ func (w *Worker) step(ctx context.Context, r *runner, f func() (task.Effects, er
 // punctuate runs the wall-clock punctuations that are due.
 func (w *Worker) punctuate(ctx context.Context) error {
 	now := w.millis()
+	if w.cfg.Clock.Now().Before(w.holdUntil) {
+		return nil
+	}
 	for _, r := range w.order {
 		if r.phase != running {
 			continue

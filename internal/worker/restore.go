@@ -39,6 +39,7 @@ type target struct {
 	count  int64
 	bytes  int64
 	quiet  time.Time // since when nothing came
+	ended  bool      // some transaction was committed in what was replayed
 }
 
 // restore is the replay of a task.
@@ -250,7 +251,11 @@ func (w *Worker) replay(re *restore, t *target, f *Fetched, until time.Time) err
 			break
 		}
 		t.next = rec.Offset + 1
-		if rec.Control || rec.Key == nil {
+		if rec.Control {
+			t.ended = t.ended || commits(rec.Key)
+			continue
+		}
+		if rec.Key == nil {
 			continue
 		}
 		t.count++
@@ -276,6 +281,10 @@ func (w *Worker) replay(re *restore, t *target, f *Fetched, until time.Time) err
 	t.quiet, f.Records = now, nil
 	return nil
 }
+
+// commits says whether a transaction marker with this key is that of a commit:
+// version and type, 16 bits each (KIP-98).
+func commits(key []byte) bool { return len(key) >= 4 && key[2] == 0 && key[3] == 1 }
 
 // stopReading takes changelogs off the reader, and drops what it has brought of
 // them: a later restore of theirs may begin before it.
@@ -350,6 +359,12 @@ func (re *restore) close(ctx context.Context, w *Worker, r *runner) {
 
 func (w *Worker) finish(ctx context.Context, r *runner, now time.Time) error {
 	re := r.restore
+	if r.blank && slices.ContainsFunc(re.targets, func(t target) bool { return t.count > 0 && t.ended }) {
+		// A transaction that writes to a changelog commits offsets too. Without
+		// transactions it may be the changelog of a program that is taken over.
+		return fmt.Errorf("%w: the changelogs of task %s hold state, and the group has no committed offsets: they expired or were deleted. Restore the group's offsets, or reset the application's state to start anew",
+			ErrLineage, r.spec.ID)
+	}
 	next := r.decoded
 	next.Changelog = nil
 	for _, t := range re.targets {

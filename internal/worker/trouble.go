@@ -173,7 +173,13 @@ func (w *Worker) taskTrouble(ctx context.Context, re *runnerError) error {
 	switch reason {
 	case "corrupt":
 		if w.corruptAgain(r.spec.ID) {
-			return fmt.Errorf("the view of task %s is corrupt again, after %d rebuilds within %v: check the disk: %w", r.spec.ID, corruptLimit, corruptSpan, re.err)
+			err := fmt.Errorf("the view of task %s is corrupt again, after %d rebuilds within %v: check the disk: %w", r.spec.ID, corruptLimit, corruptSpan, re.err)
+			if te := (*task.Error)(nil); errors.As(re.err, &te) {
+				at := *te // that is what users see
+				at.Err = err
+				return &at
+			}
+			return err
 		}
 		w.log.Error("stored state is corrupt; it is dropped and rebuilt from the changelog", "task", r.spec.ID.String(), "error", re.err)
 		if err := w.cfg.Store.Drop(ctx, w.viewID(r)); errors.Is(err, state.ErrUnavailable) {

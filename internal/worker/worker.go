@@ -124,9 +124,11 @@ type runner struct {
 	t       *task.Task
 	view    state.View
 	token   state.Token
+	stored  state.Token // as the last claim has found it
 	decoded stamp.Token
 	stamp   stamp.Stamp
 	force   bool // the start positions are not committed yet
+	blank   bool // the group has no offset of the task, so no transaction can have committed to its changelogs
 	restore *restore
 
 	committed []int64     // by input: position of the last commit, -1 unknown
@@ -176,10 +178,12 @@ type Worker struct {
 	limit        int             // of the next poll
 	wait         time.Duration
 	paused       map[TopicPartition]bool
+	holdUntil    time.Time // nothing is processed before
 	lagAt        time.Time // when lags are asked for again
 	lagging      bool      // a task waits for records that the broker has
 	purgeAt      time.Time
 	stepSize     int
+	slow         string // the batch in which a record took longer than MaxRecordTime
 	corrupted    map[topology.TaskID]corruption
 	rebuilds     int // of the client, in a row without success
 	rebuildAt    time.Time
