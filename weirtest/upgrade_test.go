@@ -153,7 +153,7 @@ func TestAStoreComesBack(t *testing.T) {
 			in.Send("k", "3")
 			d.upgrade(with)
 			check(3, 2)
-			in.Send("other", "4")
+			in.SendTombstone("k") // a commit that writes nothing
 			d.Instance(0).Stop()
 			d.Instance(0).DropState()
 			d.Start()

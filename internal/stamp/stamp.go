@@ -62,9 +62,12 @@ type Token struct {
 	Changelog []Offset
 	// Inputs is the next offset per input topic after batch Seq.
 	Inputs []Offset
-	// Wall is when the token was made, in milliseconds since 1970 by the
-	// writer's clock. A view older than the changelog's tombstones live cannot
-	// be brought up to date by a replay.
+	// Wall is a time at which batch Seq was the last one, in milliseconds since
+	// 1970 by the writer's clock: before its commit was sent, or before the group
+	// was asked what is committed. Not when the token was written: a writer that
+	// stood still in between may have missed tombstones. A view older than the
+	// changelog's tombstones live cannot be brought up to date by a replay. While
+	// a restore is under way it is that of what the restore began with.
 	Wall int64
 	// Times are the stream times after batch Seq.
 	Times []Time

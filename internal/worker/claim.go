@@ -94,6 +94,7 @@ func (w *Worker) claim(ctx context.Context) error {
 	if err := w.sameTopics(ctx, tps); err != nil {
 		return err
 	}
+	asked := w.millis()
 	committed, err := w.member.Committed(ctx, tps)
 	if errors.Is(err, ErrUnstable) {
 		for _, r := range due {
@@ -114,6 +115,7 @@ func (w *Worker) claim(ctx context.Context) error {
 		return err
 	}
 	for _, r := range due {
+		r.asOf = asked
 		if err := w.claimOne(ctx, r, committed, bounds, logs); err != nil {
 			if err := w.claimFailed(ctx, r, err); err != nil {
 				return err
@@ -246,7 +248,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 	}
 	w.cfg.Metrics.claimed(verdict.String())
 	w.log.Info("task claimed", "task", r.spec.ID.String(), "verdict", verdict.String(), "epoch", epoch)
-	next := stamp.Token{Epoch: epoch, Wall: w.millis()}
+	next := stamp.Token{Epoch: epoch, Wall: r.asOf}
 	tail := false // the view has a part that a replay brings up to date
 	switch verdict {
 	case stamp.FirstClaim:
@@ -303,7 +305,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 		need = need || t.next < t.end
 	}
 	if !tail {
-		next.Changelog, next.Wall = nil, w.millis()
+		next.Changelog, next.Wall = nil, r.asOf
 		for _, t := range targets {
 			next.Changelog = append(next.Changelog, stamp.Offset{Name: t.store.Name, Next: t.start})
 		}
@@ -357,7 +359,7 @@ func (r *runner) foreign(t *stamp.Token) bool {
 
 // inStep makes a token say that the view holds the batch of the stamp.
 func (w *Worker) inStep(r *runner, t *stamp.Token) {
-	t.Seq, t.Nonce, t.Restoring, t.Times, t.Wall = r.stamp.Seq, r.stamp.Nonce, false, r.stamp.Times, w.millis()
+	t.Seq, t.Nonce, t.Restoring, t.Times, t.Wall = r.stamp.Seq, r.stamp.Nonce, false, r.stamp.Times, r.asOf
 	if len(r.stamp.Changelog) > 0 {
 		t.Changelog = r.stamp.Changelog
 	}

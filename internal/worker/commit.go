@@ -105,6 +105,7 @@ func (w *Worker) commit(ctx context.Context) error {
 		}
 	}
 	w.point(BeforeCommit)
+	asked := w.millis()
 	outcome, err := w.member.Commit(ctx, offsets)
 	switch {
 	case outcome == Done:
@@ -127,7 +128,7 @@ func (w *Worker) commit(ctx context.Context) error {
 	w.mu.Lock()
 	for _, s := range batch {
 		forced = forced || s.r.force
-		s.r.force = false
+		s.r.force, s.r.asOf = false, asked
 		s.r.t.Committed(s.ends)
 		s.r.seq, s.r.nonce = s.r.t.Seq()
 		for _, p := range s.positions {
@@ -259,7 +260,7 @@ func (w *Worker) apply(ctx context.Context, r *runner) error {
 		return nil
 	}
 	w.point(BeforeApply)
-	old, new, b := r.t.Flush(w.millis())
+	old, new, b := r.t.Flush(r.asOf)
 	if err := r.view.Apply(ctx, old, new, b); err != nil {
 		return fmt.Errorf("apply batch %d to the view of task %s: %w", r.seq, r.spec.ID, err)
 	}

@@ -365,6 +365,17 @@ func (w *Worker) finish(ctx context.Context, r *runner, now time.Time) error {
 		return fmt.Errorf("%w: the changelogs of task %s hold state, and the group has no committed offsets: they expired or were deleted. Restore the group's offsets, or reset the application's state to start anew",
 			ErrLineage, r.spec.ID)
 	}
+	if age := time.Duration(now.UnixMilli()-r.decoded.Wall) * time.Millisecond; w.cfg.MaxViewAge > 0 && age >= 2*w.cfg.MaxViewAge {
+		// Tombstones may have gone in front of the replay, and their keys are in
+		// the view. The next claim finds it too old to go on with.
+		w.log.Warn("the restore took longer than tombstones are kept; it begins anew. Raise delete.retention.ms of the changelogs if that happens again",
+			"task", r.spec.ID.String(), "age", age)
+		w.mu.Lock()
+		w.closeRunner(ctx, r)
+		r.phase, r.retryAt = claiming, time.Time{}
+		w.mu.Unlock()
+		return nil
+	}
 	next := r.decoded
 	next.Changelog = nil
 	for _, t := range re.targets {

@@ -131,15 +131,22 @@ type corruption struct {
 	n     int
 }
 
-// A view may be found corrupt corruptLimit times within corruptSpan. A disk that
-// damages more than that is not mended by another rebuild.
+// A view may be rebuilt corruptLimit times within corruptSpan because it is
+// corrupt. A disk that damages more than that is not mended by another rebuild.
 const (
 	corruptLimit = 3
 	corruptSpan  = 10 * time.Minute
 )
 
-// corruptAgain counts and says whether that is too often.
+// corruptAgain says whether a corrupt view was rebuilt too often already.
 func (w *Worker) corruptAgain(id topology.TaskID) bool {
+	c := w.corrupted[id]
+	return c.n >= corruptLimit && w.cfg.Clock.Now().Sub(c.since) <= corruptSpan
+}
+
+// corruptDropped counts a corrupt view that was dropped. One that could not be,
+// because the store was away just then, is met again and counts once.
+func (w *Worker) corruptDropped(id topology.TaskID) {
 	now := w.cfg.Clock.Now()
 	c := w.corrupted[id]
 	if now.Sub(c.since) > corruptSpan {
@@ -147,7 +154,6 @@ func (w *Worker) corruptAgain(id topology.TaskID) bool {
 	}
 	c.n++
 	w.corrupted[id] = c
-	return c.n > corruptLimit
 }
 
 func (w *Worker) taskTrouble(ctx context.Context, re *runnerError) error {
@@ -188,6 +194,7 @@ func (w *Worker) taskTrouble(ctx context.Context, re *runnerError) error {
 		} else if err != nil {
 			return fmt.Errorf("drop the corrupt view of task %s: %w", r.spec.ID, err)
 		}
+		w.corruptDropped(r.spec.ID)
 	case "fenced":
 		w.log.Warn("the view refused this owner; asking the group", "task", r.spec.ID.String(), "error", re.err)
 	case "unavailable":

@@ -136,6 +136,7 @@ type runner struct {
 	gapSince  []time.Time // by input: since when others wait for records that do not come
 	seq       uint64      // of the last commit
 	nonce     uint64
+	asOf      int64     // ms: nothing was committed after seq at this time
 	unflushed time.Time // since when a committed batch waits for its APPLY
 	retryAt   time.Time // a claim that failed for a passing reason
 	claims    int       // failed claims in a row

@@ -1,0 +1,182 @@
+//go:build integration
+
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirstreams/weir"
+	"github.com/weirstreams/weir/metric"
+	"github.com/weirstreams/weir/state"
+)
+
+// What the tests with the stand-in show, shown on a real server that is killed,
+// emptied, and replaced by a replica that has forgotten.
+func TestAppOnRedis(t *testing.T) {
+	s := startRedis(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	k := newKafka(t)
+	opts := s.options()
+	a := k.run("ratings", mustOpen(t, opts), nil)
+	rebalances := a.balanced()
+	round := func() {
+		t.Helper()
+		k.send(500, 100)
+		a.check("ratings", opts)
+	}
+	round()
+	for _, c := range []struct {
+		what string
+		do   func()
+	}{
+		{"killed and started", func() { s.kill(); s.start() }},
+		{"FLUSHALL", func() { s.must("FLUSHALL") }},
+		{"scripts flushed", func() { s.must("SCRIPT", "FLUSH") }},
+		{"connections killed", func() { s.must("CLIENT", "KILL", "TYPE", "normal") }},
+		{"killed, and started without its file", func() {
+			s.kill()
+			args := s.args
+			s.args = nil
+			s.start()
+			s.args = args
+		}},
+		{"hangs for a while", func() {
+			thaw := s.freeze()
+			eventually(t, "a call fails", func() bool { return a.away() > 0 })
+			thaw()
+		}},
+	} {
+		k.send(300, 100)
+		c.do()
+		round()
+		if t.Failed() {
+			t.Fatalf("after %s", c.what)
+		}
+	}
+	if n := a.metrics.Sum(metric.Rebalances); n != rebalances {
+		t.Errorf("%v rebalances, and %v before: a worker lost its place in the group", n, rebalances)
+	}
+	a.stop()
+}
+
+// Redis is away for long: longer than sessions, rebalances and transactions of
+// Kafka last. The application stays a member, commits nothing, and goes on.
+func TestAppWhileRedisIsAwayForLong(t *testing.T) {
+	s := startRedis(t, "--appendonly", "yes")
+	k := newKafka(t)
+	opts := s.options()
+	a := k.run("ratings", mustOpen(t, opts), func(c *weir.Config) {
+		c.SessionTimeout, c.RebalanceTimeout, c.TransactionTimeout = time.Second, 2*time.Second, 2*time.Second
+	})
+	rebalances := a.balanced()
+	k.send(500, 100)
+	a.check("ratings", opts)
+	s.kill()
+	k.send(500, 100)
+	away := 8 * time.Second
+	for end := time.Now().Add(away); time.Now().Before(end); {
+		if a.app.State() == weir.Failed {
+			t.Fatalf("the application has ended: %v", <-a.done)
+		}
+		k.send(1, 100)
+		time.Sleep(100 * time.Millisecond)
+	}
+	aborts := a.metrics.Sum(metric.Aborts)
+	s.start()
+	back := time.Now()
+	k.send(500, 100)
+	a.check("ratings", opts)
+	t.Logf("all is processed %v after the server is back; %v batches aborted while it was away for %v", time.Since(back), aborts, away)
+	if n := a.metrics.Sum(metric.Rebalances); n != rebalances {
+		t.Errorf("%v rebalances, and %v before", n, rebalances)
+	}
+	if aborts > 20 {
+		t.Errorf("%v batches were aborted: the tasks did not pause", aborts)
+	}
+	a.stop()
+}
+
+// A server that is full stops the application with the reason, and nothing is
+// committed past the write that failed: with room, the next start goes on.
+func TestAppOnFullRedis(t *testing.T) {
+	s := startRedis(t, "--appendonly", "yes")
+	k := newKafka(t)
+	opts := s.options()
+	a := k.run("ratings", mustOpen(t, opts), nil)
+	k.send(300, 100)
+	a.check("ratings", opts)
+	s.must("CONFIG", "SET", "maxmemory", "1")
+	k.send(300, 100)
+	if err := <-a.done; !errors.Is(err, weir.ErrStoreFull) {
+		t.Fatalf("the application ended with %v, want ErrStoreFull", err)
+	}
+	s.must("CONFIG", "SET", "maxmemory", "0")
+	b := k.run("ratings", mustOpen(t, opts), nil)
+	k.send(300, 100)
+	b.check("ratings", opts)
+	b.stop()
+}
+
+// Failovers under load, each to a replica that has not seen the latest
+// acknowledged writes. The application finds out, replays what was forgotten
+// from its changelog, and no count is wrong.
+func TestAppThroughFailoversThatForget(t *testing.T) {
+	const failovers = 50
+	k := newKafka(t)
+	primary := startRedis(t, "--repl-diskless-sync", "no")
+	p := startProxy(t, primary.addr())
+	opts := primary.options()
+	opts.Addresses = []string{p.l.Addr().String()}
+	a := k.run("ratings", mustOpen(t, opts), func(c *weir.Config) { c.FlushInterval = time.Millisecond })
+	k.send(300, 100)
+	a.check("ratings", opts)
+	forgotten := 0
+	for range failovers {
+		replica := primary.startReplica("--repl-diskless-sync", "no")
+		tokens := func(s *redisServer) string {
+			var list []string
+			for q := range appPartitions {
+				token, _ := s.must("HGET", metaKey(DefaultNamespace, state.ID{Application: "ratings", Task: fmt.Sprintf("0_%d", q)}), "token").ToString()
+				list = append(list, token)
+			}
+			return strings.Join(list, " ")
+		}
+		k.send(300, 100)
+		// The replica stands still from here on; what the primary acknowledges
+		// after this is forgotten.
+		replica.must("REPLICAOF", "NO", "ONE")
+		left := tokens(replica)
+		k.send(300, 100)
+		k.collect()
+		eventually(t, "writes that the replica does not see", func() bool { return tokens(primary) != left })
+		forgotten++
+		load := make(chan error, 1)
+		go func() { // while the primary dies
+			load <- k.cl.ProduceSync(k.ctx, &kgo.Record{Topic: "in", Key: []byte("load"), Value: []byte("x")}).FirstErr()
+		}()
+		primary.kill()
+		p.mu.Lock()
+		p.to = replica.addr()
+		p.mu.Unlock()
+		p.drop()
+		if err := <-load; err != nil {
+			t.Fatal(err)
+		}
+		k.n++
+		k.sent["load"]++
+		primary = replica
+		k.send(300, 100)
+		a.check("ratings", opts)
+	}
+	repaired := a.metrics.Sum(metric.Aborts, metric.Label{Name: metric.LabelReason, Value: "fenced"})
+	t.Logf("%d failovers that forgot writes; %v times an owner was refused, %v views were behind", forgotten, repaired, a.claims("behind"))
+	if a.claims("behind") == 0 {
+		t.Error("no view was behind: nothing was forgotten")
+	}
+	a.stop()
+}

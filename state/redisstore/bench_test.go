@@ -1,0 +1,195 @@
+//go:build integration
+
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirstreams/weir/state"
+)
+
+// cpu is the processor time that the server has used, in microseconds.
+func (s *redisServer) cpu() float64 {
+	s.t.Helper()
+	in := parseInfo(text(s.t, s, "INFO", "cpu"))
+	sum := 0.0
+	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
+		v, err := strconv.ParseFloat(in[name], 64)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		sum += v
+	}
+	return sum * 1e6
+}
+
+// memory is what the data of the server take.
+func (s *redisServer) memory() int64 {
+	s.t.Helper()
+	n, err := strconv.ParseInt(parseInfo(text(s.t, s, "INFO", "memory"))["used_memory"], 10, 64)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+const (
+	benchKeys  = 100_000
+	benchValue = 100
+)
+
+// BenchmarkApply writes batches of random keys of 100,000 with values of 100
+// bytes. It reports the processor time of the server for each record, and its
+// ratio to that of plain SETs of the same data, pipelined in the same batches,
+// in turns with them.
+func BenchmarkApply(b *testing.B) {
+	for _, unordered := range []bool{true, false} {
+		for _, n := range []int{16, 128, 500, 2000} {
+			b.Run(fmt.Sprintf("unordered=%t/batch=%d", unordered, n), func(b *testing.B) {
+				s := startRedis(b)
+				plain := startRedis(b)
+				empty := s.memory()
+				opts := s.options()
+				opts.Unordered = unordered
+				backend := mustOpen(b, opts)
+				v, err := backend.Claim(b.Context(), view0, "", "t")
+				if err != nil {
+					b.Fatal(err)
+				}
+				sets, err := plain.dial()
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(sets.Close)
+				token := state.Token("t")
+				rng := rand.New(rand.NewPCG(1, 2))
+				value := make([]byte, benchValue)
+				seq := 0
+				var batch state.Batch
+				keys := make([]string, n)
+				turn := func() {
+					batch.Reset()
+					cmds := make([]rueidis.Completed, n)
+					for i := range keys {
+						keys[i] = fmt.Sprintf("\x06countsuser-%08d", rng.IntN(benchKeys))
+						batch.Put([]byte(keys[i]), value)
+						cmds[i] = sets.B().Arbitrary("SET").Keys("s:{orders-07}:" + keys[i]).Args(string(value)).Build()
+					}
+					seq++
+					next := state.Token("t" + strconv.Itoa(seq))
+					if err := v.Apply(b.Context(), token, next, &batch); err != nil {
+						b.Fatal(err)
+					}
+					token = next
+					b.StopTimer()
+					for _, r := range sets.DoMulti(context.Background(), cmds...) {
+						if err := r.Error(); err != nil {
+							b.Fatal(err)
+						}
+					}
+					b.StartTimer()
+				}
+				for range 3 * benchKeys / n { // most keys exist, as in a long run
+					turn()
+				}
+				ours, theirs := s.cpu(), plain.cpu()
+				b.ReportAllocs()
+				for b.Loop() {
+					turn()
+				}
+				records := float64(b.N * n)
+				ours, theirs = s.cpu()-ours, plain.cpu()-theirs
+				b.ReportMetric(ours/records, "server-us/record")
+				b.ReportMetric(ours/theirs, "x-SET")
+				entries, err := v.ApproximateCount(b.Context(), state.Range{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(s.memory()-empty)/float64(entries), "bytes/key")
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/records, "ns/record")
+			})
+		}
+	}
+}
+
+// BenchmarkRead reads batches of random keys.
+func BenchmarkRead(b *testing.B) {
+	for _, n := range []int{1, 16, 128, 500} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			s := startRedis(b)
+			backend := mustOpen(b, s.options())
+			v, err := backend.Claim(b.Context(), view0, "", "t")
+			if err != nil {
+				b.Fatal(err)
+			}
+			var batch state.Batch
+			all := make([][]byte, benchKeys)
+			for i := range all {
+				all[i] = fmt.Appendf(nil, "\x06countsuser-%08d", i)
+				batch.Put(all[i], make([]byte, benchValue))
+			}
+			if err := v.Apply(b.Context(), "t", "t1", &batch); err != nil {
+				b.Fatal(err)
+			}
+			rng := rand.New(rand.NewPCG(1, 2))
+			keys := make([][]byte, n)
+			ours := s.cpu()
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range keys {
+					keys[i] = all[rng.IntN(benchKeys)]
+				}
+				if err := v.Read(b.Context(), "t1", keys, func(int, []byte) {}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			records := float64(b.N * n)
+			b.ReportMetric((s.cpu()-ours)/records, "server-us/record")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/records, "ns/record")
+		})
+	}
+}
+
+// BenchmarkClaim claims a view of 10,000 and of 1,000,000 keys: the time does
+// not depend on them.
+func BenchmarkClaim(b *testing.B) {
+	for _, n := range []int{10_000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			s := startRedis(b)
+			backend := mustOpen(b, s.options())
+			v, err := backend.Claim(b.Context(), view0, "", "t")
+			if err != nil {
+				b.Fatal(err)
+			}
+			bulk, err := v.Bulk(b.Context(), "t")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range n {
+				if err := bulk.Put(fmt.Appendf(nil, "\x06countsuser-%08d", i), make([]byte, benchValue)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := bulk.Checkpoint(b.Context(), "t0"); err != nil {
+				b.Fatal(err)
+			}
+			bulk.Close()
+			token := state.Token("t0")
+			seq := 0
+			for b.Loop() {
+				seq++
+				next := state.Token("t" + strconv.Itoa(seq))
+				if _, err := backend.Claim(b.Context(), view0, token, next); err != nil {
+					b.Fatal(err)
+				}
+				token = next
+			}
+		})
+	}
+}

@@ -1,0 +1,406 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/weirstreams/weir/state"
+)
+
+// The circuit breaker: after this many calls in a row that failed because the
+// server was not there, calls fail at once for some time; then one of them is
+// let through.
+const (
+	breakerFailures = 3
+	breakerOpen     = time.Second
+)
+
+// server is the connection to Redis, whatever it consists of.
+type server struct {
+	opts   Options
+	client rueidis.Client
+	conns  conns
+
+	mu struct {
+		sync.Mutex
+		breakers map[string]*breaker
+	}
+}
+
+func connect(ctx context.Context, opts Options) (*server, error) {
+	s := &server{opts: opts}
+	s.mu.breakers = map[string]*breaker{}
+	copts := opts.client()
+	copts.DialCtxFn = s.conns.dial
+	type result struct {
+		client rueidis.Client
+		err    error
+	}
+	// The driver connects without a context.
+	done := make(chan result, 1)
+	go func() {
+		c, err := rueidis.NewClient(copts)
+		done <- result{c, err}
+	}()
+	var r result
+	select {
+	case r = <-done:
+	case <-ctx.Done():
+		s.conns.closeAll() // ends what NewClient waits for
+		if r = <-done; r.err == nil {
+			r.client.Close()
+		}
+		return nil, ctx.Err()
+	}
+	if r.err != nil {
+		if r.client != nil {
+			r.client.Close()
+		}
+		s.conns.closeAll()
+		return nil, fmt.Errorf("connect to %s: %w", opts, classify(ctx, r.err))
+	}
+	s.client = r.client
+	s.opts.Password, s.opts.TLS = "", nil // no longer needed here
+	if o := s.opts.Sentinel; o != nil {
+		s.opts.Sentinel = &Sentinel{Master: o.Master}
+	}
+	return s, nil
+}
+
+func (s *server) close() {
+	s.client.Close()
+	s.conns.closeAll()
+}
+
+func (s *server) isCluster() bool { return s.client.Mode() == rueidis.ClientModeCluster }
+
+// conns are the open connections, so that all can be closed at once: after a
+// demotion the old ones lead to a replica, and a new one may lead elsewhere.
+type conns struct {
+	mu struct {
+		sync.Mutex
+		open   map[*conn]struct{}
+		closed bool
+	}
+}
+
+type conn struct {
+	net.Conn
+	owner *conns
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.owner.mu.Lock()
+	delete(c.owner.mu.open, c)
+	c.owner.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (cs *conns) dial(ctx context.Context, addr string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	network := "tcp"
+	if strings.HasPrefix(addr, "/") {
+		network, config = "unix", nil
+	}
+	var nc net.Conn
+	var err error
+	if config != nil {
+		nc, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, addr)
+	} else {
+		nc, err = dialer.DialContext(ctx, network, addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{nc, cs}
+	cs.mu.Lock()
+	if cs.mu.open == nil {
+		cs.mu.open = map[*conn]struct{}{}
+	}
+	cs.mu.open[c] = struct{}{}
+	closed := cs.mu.closed
+	cs.mu.Unlock()
+	if closed {
+		c.Close()
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+// dropAll closes the connections that are open; new ones can be made.
+func (cs *conns) dropAll() {
+	cs.mu.Lock()
+	var list []*conn
+	for c := range cs.mu.open {
+		list = append(list, c)
+	}
+	cs.mu.Unlock()
+	for _, c := range list {
+		c.Close()
+	}
+}
+
+// closeAll closes the connections and lets nobody make another.
+func (cs *conns) closeAll() {
+	cs.mu.Lock()
+	cs.mu.closed = true
+	cs.mu.Unlock()
+	cs.dropAll()
+}
+
+// breaker is a circuit breaker with the error that it opened for.
+type breaker struct {
+	*gobreaker.TwoStepCircuitBreaker[struct{}]
+	last atomic.Pointer[error]
+}
+
+// breakerOf returns the breaker of a view. One server has one breaker. In a
+// cluster each view has its own, because its node may be down alone.
+func (s *server) breakerOf(meta string) *breaker {
+	if !s.isCluster() {
+		meta = ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	br := s.mu.breakers[meta]
+	if br == nil {
+		br = &breaker{}
+		br.TwoStepCircuitBreaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+			Name:         meta,
+			Timeout:      breakerOpen,
+			ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
+			IsSuccessful: func(err error) bool { return !errors.Is(err, state.ErrUnavailable) || errors.Is(err, ErrReplicas) },
+			IsExcluded:   func(err error) bool { return isContext(err) && !errors.Is(err, state.ErrUnavailable) },
+			OnStateChange: func(name string, from, to gobreaker.State) {
+				switch {
+				case from == gobreaker.StateClosed:
+					last := ""
+					if e := br.last.Load(); e != nil {
+						last = (*e).Error()
+					}
+					s.opts.Logger.Warn("redis does not serve; calls fail at once until it is back", "view", name, "error", last)
+				case to == gobreaker.StateClosed:
+					s.opts.Logger.Info("redis serves again", "view", name)
+				}
+			},
+		})
+		s.mu.breakers[meta] = br
+	}
+	return br
+}
+
+// isContext says that the caller gave up. (The timeouts of package net say so
+// of themselves as well.)
+func isContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// guard calls f unless the breaker is open, and tells the breaker how it went.
+func (br *breaker) guard(f func() error) error {
+	done, err := br.Allow()
+	if err != nil {
+		var last error
+		if e := br.last.Load(); e != nil {
+			last = *e
+		}
+		return refused(err, last)
+	}
+	err = f()
+	if errors.Is(err, state.ErrUnavailable) {
+		br.last.Store(&err)
+	}
+	done(err)
+	return err
+}
+
+// call is one call of a script.
+type call struct {
+	script *script
+	keys   []string
+	args   []string
+}
+
+// reply is what a script returned.
+type reply struct {
+	status string
+	values []rueidis.RedisMessage // behind the status
+}
+
+// str returns value i as a string; a missing one is "".
+func (r *reply) str(i int) string {
+	if i >= len(r.values) {
+		return ""
+	}
+	s, _ := r.values[i].ToString()
+	return s
+}
+
+// list returns value i as strings; missing elements are "".
+func (r *reply) list(i int) []string {
+	if i >= len(r.values) {
+		return nil
+	}
+	s, _ := r.values[i].AsStrSlice()
+	return s
+}
+
+// run calls scripts, in one round trip, in order, all for the same view. With
+// wait the replicas have to confirm what was written. An error is that of the
+// first call that failed; the others may have been carried out.
+func (s *server) run(ctx context.Context, br *breaker, wait bool, calls ...call) ([]reply, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	wait = wait && s.opts.WaitReplicas > 0
+	var replies []reply
+	err := br.guard(func() error {
+		if h := s.opts.hooks.before; h != nil {
+			if err := h(calls); err != nil {
+				return err
+			}
+		}
+		results, err := s.send(ctx, wait, false, calls)
+		if err == nil && anyNoScript(results) {
+			// The script is unknown to this server: it is new, or was
+			// restarted, or somebody flushed the scripts. All calls are made
+			// again, with the source; each is safe to repeat.
+			results, err = s.send(ctx, wait, true, calls)
+		}
+		if err != nil {
+			return err
+		}
+		if h := s.opts.hooks.after; h != nil {
+			if err := h(calls); err != nil {
+				return err
+			}
+		}
+		replies, err = s.decode(ctx, results[:len(calls)])
+		if err == nil && wait {
+			err = s.confirmed(ctx, results[len(calls)])
+		}
+		return err
+	})
+	return replies, err
+}
+
+func anyNoScript(results []rueidis.RedisResult) bool {
+	for i := range results {
+		if e, ok := rueidis.IsRedisErr(results[i].Error()); ok && e.IsNoScript() {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *server) send(ctx context.Context, wait, source bool, calls []call) ([]rueidis.RedisResult, error) {
+	cmds := make([]rueidis.Completed, 0, len(calls)+1)
+	for _, c := range calls {
+		verb, name := "EVALSHA", c.script.sha
+		if source {
+			verb, name = "EVAL", c.script.source
+		}
+		cmds = append(cmds, s.client.B().Arbitrary(verb, name, strconv.Itoa(len(c.keys))).Keys(c.keys...).Args(c.args...).Build())
+	}
+	if !wait {
+		if len(cmds) == 1 {
+			return []rueidis.RedisResult{s.client.Do(ctx, cmds[0])}, nil
+		}
+		return s.client.DoMulti(ctx, cmds...), nil
+	}
+	cmds = append(cmds, s.client.B().Arbitrary("WAIT").Args(strconv.Itoa(s.opts.WaitReplicas),
+		strconv.FormatInt(s.opts.WaitTimeout.Milliseconds(), 10)).Build())
+	if !s.isCluster() {
+		return s.client.DoMulti(ctx, cmds...), nil
+	}
+	// WAIT counts for the writes of its own connection. A client of a cluster
+	// that follows a redirection would send the script to one node and WAIT to
+	// another; a dedicated connection is not redirected, but fails.
+	var results []rueidis.RedisResult
+	err := s.client.Dedicated(func(d rueidis.DedicatedClient) error {
+		results = d.DoMulti(ctx, cmds...)
+		return nil
+	})
+	return results, classify(ctx, err)
+}
+
+func (s *server) decode(ctx context.Context, results []rueidis.RedisResult) ([]reply, error) {
+	replies := make([]reply, len(results))
+	for i := range results {
+		if err := s.failed(ctx, results[i]); err != nil {
+			return nil, err
+		}
+		values, err := results[i].ToArray()
+		if err != nil {
+			return nil, fmt.Errorf("redis: unexpected reply of a script: %w", err)
+		}
+		if len(values) == 0 {
+			return nil, errors.New("redis: empty reply of a script")
+		}
+		status, err := values[0].ToString()
+		if err != nil {
+			return nil, fmt.Errorf("redis: unexpected reply of a script: %w", err)
+		}
+		replies[i] = reply{status, values[1:]}
+	}
+	return replies, nil
+}
+
+// failed returns the class of the error of a result.
+func (s *server) failed(ctx context.Context, r rueidis.RedisResult) error {
+	err := r.Error()
+	if e, ok := rueidis.IsRedisErr(err); ok && code(e.Error()) == "READONLY" {
+		// The connection leads to a replica. The name of the server may
+		// already stand for another one.
+		s.conns.dropAll()
+	}
+	return classify(ctx, err)
+}
+
+func (s *server) confirmed(ctx context.Context, r rueidis.RedisResult) error {
+	if err := s.failed(ctx, r); err != nil {
+		return err
+	}
+	n, err := r.AsInt64()
+	if err != nil {
+		return fmt.Errorf("redis: unexpected reply of WAIT: %w", err)
+	}
+	if n < int64(s.opts.WaitReplicas) {
+		return fmt.Errorf("%w: %w: %d of %d within %v", state.ErrUnavailable, ErrReplicas, n, s.opts.WaitReplicas, s.opts.WaitTimeout)
+	}
+	return nil
+}
+
+// do sends one plain command. Its keys come first.
+func (s *server) do(ctx context.Context, br *breaker, verb string, keys []string, args ...string) (rueidis.RedisResult, error) {
+	if err := ctx.Err(); err != nil {
+		return rueidis.RedisResult{}, err
+	}
+	var r rueidis.RedisResult
+	err := br.guard(func() error {
+		calls := []call{{&script{name: verb}, keys, args}}
+		if h := s.opts.hooks.before; h != nil {
+			if err := h(calls); err != nil {
+				return err
+			}
+		}
+		r = s.client.Do(ctx, s.client.B().Arbitrary(verb).Keys(keys...).Args(args...).Build())
+		if h := s.opts.hooks.after; h != nil {
+			if err := h(calls); err != nil {
+				return err
+			}
+		}
+		return s.failed(ctx, r)
+	})
+	return r, err
+}
