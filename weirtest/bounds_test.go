@@ -41,3 +41,36 @@ func TestMaxBatchBytesIsForAllTasks(t *testing.T) {
 		t.Errorf("%d records are there, want 48: the batch is larger than MaxBatchBytes", n)
 	}
 }
+
+// A task that waits for one of its inputs does not gather all of the other:
+// MaxBufferedRecords is reached, and passed by what one poll brings at most.
+// When the wait is over everything is processed.
+func TestMaxBufferedRecordsBoundsWhatWaits(t *testing.T) {
+	t.Parallel()
+	b := weir.NewBuilder()
+	b.Stream(countsIn).Merge(b.Stream(othersIn)).To(chainOut)
+	topology, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bound, n = 20, 500
+	d := New(t, topology, Options{Partitions: map[string]int32{"in": 1, othersIn.Name(): 1, "out": 1},
+		Config: weir.Config{MaxBufferedRecords: bound, MaxTaskIdle: time.Hour}})
+	in, out := d.Input(countsIn), d.Output(chainOut)
+	d.Batch(func() {
+		for range n {
+			in.Send("k", "x")
+		}
+	})
+	d.Advance(time.Minute)
+	if got := d.Instance(0).client.Fetched(); got < bound || got > 2*bound {
+		t.Errorf("%d records were fetched while the other input is empty, want %d to %d", got, bound, 2*bound)
+	}
+	if !out.Empty() {
+		t.Error("the task did not wait")
+	}
+	d.Advance(2 * time.Hour)
+	if got := len(out.Read()); got != n {
+		t.Errorf("%d records came out, want %d", got, n)
+	}
+}

@@ -32,11 +32,11 @@ func TestARefusedCommitWaitsForTheGroup(t *testing.T) {
 	if late.State() != Paused {
 		t.Fatalf("the instance is %v", late.State())
 	}
-	for range 10 { // the generation begins without it, and another one is called for
+	newcomer.crash()
+	for range 10 { // the generation begins without them, and another one is called for
 		d.pass()
 	}
-	newcomer.crash() // which waits for this member until its session is over
-	late.Resume()
+	late.Resume() // and waits for the dead one until its session is over
 	before := len(out.All())
 	for range 100 {
 		d.pass()

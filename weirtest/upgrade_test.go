@@ -1,8 +1,10 @@
 package weirtest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	weir "github.com/weirstreams/weir"
@@ -190,12 +192,17 @@ func TestPartitionsAreAddedToAStatelessInput(t *testing.T) {
 	}
 }
 
-// One of two inputs of a task is set back by a tool. The state has what was
-// counted since, so the instance stops instead of counting it twice.
+// One of two inputs of a task is set back by a tool, or its offset is deleted. The
+// state has what was counted since, so the instance stops instead of counting it
+// twice.
 func TestOffsetsOfOneInputAreSetBack(t *testing.T) {
 	t.Parallel()
-	for name, store := range map[string]Options{"lost": {}, "memory": {Store: Memory()}} {
+	for name, c := range map[string]struct {
+		store Options
+		to    int64
+	}{"lost": {Options{}, 0}, "memory": {Options{Store: Memory()}, 0}, "lost, deleted": {Options{}, -1}, "memory, deleted": {Options{Store: Memory()}, -1}} {
 		t.Run(name, func(t *testing.T) {
+			store := c.store
 			t.Parallel()
 			var table weir.Table[string, int64]
 			store.AllowFailure = true
@@ -207,7 +214,7 @@ func TestOffsetsOfOneInputAreSetBack(t *testing.T) {
 			other.Send("k", "2")
 			d.Instance(0).Stop()
 			was := d.sim.Committed("test")
-			d.sim.SetOffsets("test", worker.OffsetCommit{TopicPartition: worker.TopicPartition{Topic: "others"}, Offset: 0, LeaderEpoch: -1})
+			d.sim.SetOffsets("test", worker.OffsetCommit{TopicPartition: worker.TopicPartition{Topic: "others"}, Offset: c.to, LeaderEpoch: -1})
 			d.settling = true
 			d.Instance(0).start()
 			for d.pass() || d.commit() {
@@ -215,7 +222,9 @@ func TestOffsetsOfOneInputAreSetBack(t *testing.T) {
 			if s := d.Instance(0).State(); s != Failed {
 				t.Fatalf("the instance is %v", s)
 			}
-			t.Log(d.Instance(0).Err())
+			if err := d.Instance(0).Err(); !errors.Is(err, weir.ErrStateMismatch) || !strings.Contains(err.Error(), "others[0]") {
+				t.Errorf("the error is %v, want ErrStateMismatch with the partition", err)
+			}
 			d.settling = false
 			at := worker.TopicPartition{Topic: "others"}
 			d.sim.SetOffsets("test", worker.OffsetCommit{TopicPartition: at, Offset: was[at].Offset, LeaderEpoch: -1, Metadata: was[at].Metadata})

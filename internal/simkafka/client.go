@@ -29,7 +29,12 @@ type Client struct {
 	members []*Member
 	dead    bool
 	paused  bool
+	fetched int64
 }
+
+// Fetched returns the number of records that the polls of the client's members
+// have brought.
+func (c *Client) Fetched() int64 { return c.fetched }
 
 var _ worker.Broker = (*Client)(nil)
 

@@ -101,6 +101,7 @@ func (m *Member) Poll(ctx context.Context, limit int, wait time.Duration) ([]wor
 		m.cluster().fetch(tps, m.turn, m.pos, m.transactional(), limit, &m.fetched)
 		for i := range m.fetched.list {
 			f := &m.fetched.list[i]
+			m.client.fetched += int64(len(f.Records))
 			if t := m.cluster().topics[f.Topic]; t != nil && t.id != m.topics[f.Topic] {
 				*f = worker.Fetched{TopicPartition: f.TopicPartition, End: -1, Err: errors.New("UNKNOWN_TOPIC_ID: the topic was created again")}
 			}

@@ -115,3 +115,17 @@ func TestSmallWritesCount(t *testing.T) {
 		t.Errorf("%d bytes unflushed after the flush", n)
 	}
 }
+
+// TestEveryInputIsCommitted: a batch commits the positions of all inputs of the
+// task, those without progress too, so that each of them carries the stamp.
+func TestEveryInputIsCommitted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Config{MaxTaskIdle: -1}, nil, []string{"a", "b"}, func(*Context, int, *Record) error { return nil })
+	b.Add(1, Record{Offset: 4})
+	if _, err := b.Step(0, 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Positions(nil); len(got) != 2 || got[0] != (Position{0, 0, -1}) || got[1] != (Position{1, 5, 0}) {
+		t.Errorf("positions %v, want 0 and 5", got)
+	}
+}

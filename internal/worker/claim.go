@@ -469,6 +469,10 @@ func (w *Worker) positions(r *runner, committed map[TopicPartition]Committed, bo
 		c, b := committed[tp], bounds[tp]
 		next := c.Offset
 		switch {
+		case next < 0 && w.cfg.ExactlyOnce && last != nil && len(r.plan.Stores) > 0 &&
+			slices.ContainsFunc(last.Inputs, func(in stamp.Input) bool { return in.Topic == topic }):
+			return fmt.Errorf("%w: the offset of %s[%d] was deleted, while other inputs of task %s have theirs: its records would be counted twice, or left out. Restore the offset with its metadata, or reset the application's state",
+				ErrLineage, topic, tp.Partition, r.spec.ID)
 		case next < 0:
 			r.force = true
 			switch w.cfg.Sources[topic].Reset {

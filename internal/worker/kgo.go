@@ -407,8 +407,11 @@ func (m *member) Commit(ctx context.Context, offsets []OffsetCommit) (Outcome, e
 // If the group has thrown the member out, as after a pause longer than the
 // session, no heartbeat comes any more: the client's group wants to report the
 // loss first, and for that it waits for AllowRebalance, which comes after the
-// commit. So the end is cut short when the group waits and is found not to know
-// the member. What became of the transaction is then unknown.
+// commit. The same holds when a heartbeat failed otherwise, as by a connection
+// that broke, and there the member stays known, not least since it is asked
+// about here. So the end is cut short when the group waits and is found not to
+// know the member, or has waited for longer than a session lasts. What became of
+// the transaction is then unknown.
 func (m *member) end(ctx context.Context) (committed bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -421,6 +424,8 @@ func (m *member) end(ctx context.Context) (committed bool, err error) {
 		}
 		tick := time.NewTicker(m.kafka.HeartbeatInterval)
 		defer tick.Stop()
+		limit := time.NewTimer(m.kafka.SessionTimeout)
+		defer limit.Stop()
 		for {
 			if err := m.Confirm(ctx); errors.Is(err, ErrNotMember) && !errors.Is(err, kerr.RebalanceInProgress) {
 				cancel(err)
@@ -428,6 +433,9 @@ func (m *member) end(ctx context.Context) (committed bool, err error) {
 			}
 			select {
 			case <-done:
+				return
+			case <-limit.C:
+				cancel(errEndStuck)
 				return
 			case <-tick.C:
 			}
@@ -442,6 +450,8 @@ func (m *member) end(ctx context.Context) (committed bool, err error) {
 	watch.Wait()
 	return committed, err
 }
+
+var errEndStuck = errors.New("the end of the transaction waits for the group, and the group for it")
 
 // signal is set and cleared by one side and waited for by another.
 type signal struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirstreams/weir/internal/task"
@@ -137,6 +138,12 @@ func (w *Worker) enqueue(ctx context.Context, fetched []Fetched) error {
 		}
 		r := w.mu.tasks[s.task]
 		if r == nil || r.phase != running {
+			if f.Err != nil && !errors.Is(f.Err, ErrOutOfRange) && (r != nil || slices.Contains(w.assigned, f.TopicPartition)) {
+				// The client may have given the partition up: it does so when it
+				// cannot fetch the committed offset as it joins, and a seek later
+				// does not bring it back.
+				return fmt.Errorf("fetch %s[%d]: %w", f.Topic, f.Partition, f.Err)
+			}
 			continue // paused; a late leftover of a fetch
 		}
 		if f.Err != nil {
