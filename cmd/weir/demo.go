@@ -56,6 +56,7 @@ the standard output:
 and ratings-dead-letters are created if they are missing, as this is a demo.`,
 		Example: `  weir demo
   weir demo --rate 20000 --store memory
+  weir demo --store redis://localhost:6379/0
   weir demo --input u.data --exit
   zcat ratings.csv.gz | weir demo --input - --exit --json | jq .average
   weir demo --dir ./demo-data --input monday.jsonl --exit
@@ -74,7 +75,7 @@ and ratings-dead-letters are created if they are missing, as this is a demo.`,
 	f.StringSliceVar(&c.Brokers, "brokers", nil, "run on the Kafka cluster at `host:port[,...]`")
 	f.Int32Var(&c.Partitions, "partitions", 0, "create the topic ratings with so many partitions (default 4)")
 	f.StringVar(&c.Dir, "dir", "", "keep state and the embedded broker's data in this `folder`")
-	f.StringVar(&c.Store, "store", demo.StoreDisk, "keep state on `disk` or in memory: disk, memory")
+	f.StringVar(&c.Store, "store", demo.StoreDisk, "keep state in `store`: "+strings.Join(demo.StoreNames(), ", ")+", or the URL of a Redis")
 	f.IntVar(&c.Workers, "workers", 0, "number of workers (default one per processor)")
 	f.StringVar(&c.Listen, "listen", query.DefaultAddr, "answer HTTP queries at `host:port`, or off; off with --exit")
 	f.BoolVar(&c.Metrics, "metrics", true, "serve metrics for Prometheus at /metrics, too")
@@ -83,7 +84,7 @@ and ratings-dead-letters are created if they are missing, as this is a demo.`,
 
 	must(cmd.MarkFlagDirname("dir"))
 	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(ratings.FormatNames(), cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("store", cobra.FixedCompletions([]string{demo.StoreDisk, demo.StoreMemory}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("store", cobra.FixedCompletions(demo.StoreNames(), cobra.ShellCompDirectiveNoFileComp)))
 	for _, name := range []string{"rate", "seed", "brokers", "partitions", "workers", "listen"} {
 		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
 	}
@@ -142,8 +143,8 @@ func complete(c *demo.Config, format string, given func(flag string) bool) error
 	if given("workers") && (c.Workers < 1 || c.Workers > maxWorkers) {
 		bad("--workers is %d: choose a number from 1 to %d", c.Workers, maxWorkers)
 	}
-	if c.Store != demo.StoreDisk && c.Store != demo.StoreMemory {
-		bad("--store is %q: choose %s or %s", c.Store, demo.StoreDisk, demo.StoreMemory)
+	if err := demo.CheckStore(c.Store); err != nil {
+		bad("--store is %w", err)
 	}
 	if given("dir") && c.Dir == "" {
 		bad("--dir is empty: name a folder, or leave it out for a temporary one")

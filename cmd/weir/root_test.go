@@ -41,6 +41,7 @@ func TestUsageErrors(t *testing.T) {
 		{"demo --brokers a:65536", `"a:65536" is no address`},
 		{"demo --listen nowhere", `"nowhere" is no address`},
 		{"demo --store tape", `--store is "tape"`},
+		{"demo --store redis://:secret@host:port/x", `--store is no URL of a Redis: `},
 		{"demo --partitions 0", "--partitions is 0"},
 		{"demo --partitions 1001", "--partitions is 1001"},
 		{"demo --workers -1", "--workers is -1"},
@@ -90,7 +91,7 @@ func TestCompletion(t *testing.T) {
 	for args, want := range map[string][]string{
 		"__complete ":               {"completion", "demo", "help", "version"},
 		"__complete demo --format ": {"auto", "movielens", "csv", "jsonl"},
-		"__complete demo --store ":  {"disk", "memory"},
+		"__complete demo --store ":  {"disk", "memory", "redis-embedded"},
 		"__complete demo --rate ":   nil,
 		"__complete demo ":          nil,
 		"__complete version --":     {"--help", "--json"},

@@ -22,18 +22,11 @@ import (
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/cmd/weir/internal/ratings"
 	"github.com/weirstreams/weir/query"
-	"github.com/weirstreams/weir/state/memstore"
 	"github.com/weirstreams/weir/weirprom"
 )
 
 // DefaultRate is how many ratings the generator makes per second.
 const DefaultRate = 500
-
-// Stores for Config.Store.
-const (
-	StoreDisk   = "disk"
-	StoreMemory = "memory"
-)
 
 // Config says what to do. The caller has checked it.
 type Config struct {
@@ -48,7 +41,7 @@ type Config struct {
 	Brokers    []string // of a real Kafka; empty for the embedded broker
 	Partitions int32    // of ratings; 0 for what it has, or 4
 	Dir        string   // keeps state and the embedded broker's data; empty for a temporary folder
-	Store      string   // StoreDisk or StoreMemory
+	Store      string   // one of StoreNames, or the URL of a Redis
 	Workers    int      // 0 for the library's default
 
 	Listen  string // host:port of the HTTP server; empty for none
@@ -144,7 +137,7 @@ func (d *demo) run(ctx context.Context) ([]ratings.Result, error) {
 		d.console.print("created on %s: %s (a demo may; in production, topics are made with the replication and retention that they need)",
 			d.cluster.name, strings.Join(created, ", "))
 	}
-	if err := d.newApp(dir); err != nil {
+	if err := d.newApp(ctx, dir); err != nil {
 		return nil, err
 	}
 	if d.feeder, err = newFeeder(d.cluster, c.Rate); err != nil {
@@ -262,7 +255,7 @@ func (d *demo) folder() (string, error) {
 }
 
 // newApp makes the application and the server for it.
-func (d *demo) newApp(dir string) error {
+func (d *demo) newApp(ctx context.Context, dir string) error {
 	topology, table, err := newTopology()
 	if err != nil {
 		return err
@@ -273,10 +266,8 @@ func (d *demo) newApp(dir string) error {
 		Dir: dir, Workers: d.config.Workers, DeadLetterTopic: deadLetterTopic, OnError: d.onError,
 		Logger: d.log,
 	}
-	if d.config.Store == StoreMemory {
-		store := memstore.New()
-		d.onStop(store.Close)
-		config.Store = store
+	if config.Store, err = d.store(ctx, dir); err != nil {
+		return err
 	}
 	options := query.Options{Logger: d.log}
 	if d.config.Metrics {

@@ -123,8 +123,7 @@ func (d *demo) header(f *frame, ended bool) []string {
 	lines := []string{
 		"weir demo: the running average of movie ratings, exactly once",
 		fmt.Sprintf("%s of %s, %s/s", counted(f.ratings, "rating"), counted(int64(len(f.rows)), "movie"), grouped(f.rate())),
-		fmt.Sprintf("topic %s, by movie, to topic %s; %s, state %s", ratingsTopic, averagesTopic, d.cluster.name,
-			map[string]string{StoreDisk: "on disk", StoreMemory: "in memory"}[d.config.Store]),
+		fmt.Sprintf("topic %s, by movie, to topic %s; %s, state %s", ratingsTopic, averagesTopic, d.cluster.name, d.config.where()),
 	}
 	if s := d.app.State(); s != weir.Running {
 		lines[1] += fmt.Sprintf(" (%v)", s)
