@@ -6,6 +6,7 @@ TESTFLAGS ?=
 BENCH ?= .
 BENCHFLAGS ?=
 FUZZTIME ?= 10s
+SEEDS ?= 100000
 
 # Limits of go test for one package.
 TIMEOUT ?= 10m
@@ -16,7 +17,7 @@ BENCH_TIMEOUT ?= 60m
 RACE ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-integration bench bench-kafka-streams fuzz cover
+.PHONY: help demo test lint test-integration bench bench-kafka-streams sim sim-controls fuzz cover
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +27,7 @@ help: ## List the targets
 	@echo '  RACE=-race | RACE=    insist on the race detector in make test, or go without it'
 	@echo '  BENCH=. BENCHFLAGS="-count=10"   which benchmarks, and flags of go test'
 	@echo '  FUZZTIME=10s          how long each fuzz test runs'
+	@echo '  SEEDS=100000          how many schedules make sim plays'
 
 demo: ## Run the movie ratings topology on an embedded broker
 	@go run ./cmd/weir demo $(ARGS)
@@ -60,6 +62,12 @@ bench: ## Run the benchmarks
 
 bench-kafka-streams: ## Compare with Kafka Streams on a real broker (needs JDK 17 and Maven)
 	bench/kafka-streams/run
+
+sim: ## Play SEEDS hostile schedules of the simulation and sum them up
+	go test ./internal/sim -count=1 -v -timeout 0 -run '^TestScenarios$$' -sim.seeds=$(SEEDS) $(TESTFLAGS)
+
+sim-controls: ## See that the simulation finds each design that is known to be wrong
+	go test ./internal/sim -count=1 -v -run '^(TestControls|TestFenceByKey)$$' -sim.controls=100000 $(TESTFLAGS)
 
 fuzz: ## Run each fuzz test for FUZZTIME
 	@set -e; \

@@ -16,7 +16,9 @@ import (
 )
 
 // Reader reads a table while the App runs. It sees committed batches only, each
-// as a whole per task. It is safe for concurrent use.
+// as a whole per task. It is safe for concurrent use, but not from the functions
+// and processors of the App's own topology: they run while the worker has its
+// tasks to itself, and a read would wait for them for ever.
 type Reader[K, V any] struct {
 	app   *App
 	table Table[K, V]

@@ -84,7 +84,7 @@ func (c *chain) stall(p Point) *Instance {
 	return z
 }
 
-// Rule 2 of the commit protocol: a claim waits for transactions that are not
+// R1: a claim waits for transactions that are not
 // decided. The commit of an owner that died arrives when its successor claims.
 func TestAClaimWaitsForOpenTransactions(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ var checks = map[string]func([]file) []problem{
 	"exported": checkExported,
 	"format":   checkFormat,
 	"text":     checkText,
+	"prose":    checkProse,
 }
 
 // TestRepository applies every rule to this repository.
@@ -264,5 +265,32 @@ func TestListAll(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{".ci/run", "a.go", "b/c.txt"}; !slices.Equal(got, want) {
 		t.Errorf("listAll = %q, want %q", got, want)
+	}
+}
+
+// TestProse checks documents against the files beside them.
+func TestProse(t *testing.T) {
+	t.Parallel()
+	const example = "package weir_test\n\nfunc Example() {\n\tif true {\n\t\tf()\n\t}\n\n\tg()\n\t// Output: x\n}\n"
+	const shown = "if true {\n\tf()\n}\n\ng()\n"
+	for _, test := range []struct {
+		name, file, text string
+		want             string
+	}{
+		{"same program", "README.md", "Use:\n```go\n" + shown + "```\n", ""},
+		{"another program", "README.md", "```go\nf()\n```\n", "not the body"},
+		{"no program", "README.md", "Use it.\n", "no block of Go"},
+		{"other documents show what they like", "docs/a.md", "```go\nf()\n```\n", ""},
+		{"link to a file", "docs/a.md", "[here](../example_test.go)", ""},
+		{"link to a folder with a place", "docs/a.md", "[here](b/#there)", ""},
+		{"link to a website", "docs/a.md", "[there](https://example.com/x)", ""},
+		{"dead link", "docs/a.md", "[here](example_test.go)", "leads nowhere"},
+		{"test that exists", "docs/guarantees.md", "`TestReal`, `TestReal/case=1`", ""},
+		{"test that does not", "docs/guarantees.md", "`TestUnreal`", "no test TestUnreal"},
+		{"test elsewhere", "docs/a.md", "`TestUnreal`", ""},
+	} {
+		files := slices.Concat(parse(t, "example_test.go", example), parse(t, test.file, test.text),
+			parse(t, "docs/b/c.md", "text"), parse(t, "a/a_test.go", "package a\n\nfunc TestReal(t *testing.T) {}\n"))
+		expect(t, test.name, checkProse(files), test.want)
 	}
 }

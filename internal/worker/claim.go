@@ -262,7 +262,7 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 	case stamp.InStep, stamp.Behind, stamp.Partial:
 		next.Lineage, next.Seq, next.Nonce = last.Lineage, token.Seq, token.Nonce
 		next.Changelog, next.Restoring = token.Changelog, token.Restoring
-		// A claim does not make the contents younger: as long as the replay
+		// A claim does not make the contents younger (R7): as long as the replay
 		// goes on, tombstones in front of it are lost at their time.
 		next.Wall = token.Wall
 		tail = true

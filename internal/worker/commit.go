@@ -156,7 +156,7 @@ func (w *Worker) fact(topic string) stamp.Input {
 	return stamp.Input{ID: f.ID, Partitions: f.Partitions}
 }
 
-// abort drops the batch of all tasks (rule 7: one transaction covers them).
+// abort drops the batch of all tasks (C6: one transaction covers them).
 // Nothing left the process, so it costs only the work.
 func (w *Worker) abort(ctx context.Context) error {
 	if w.inTxn {

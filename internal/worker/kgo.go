@@ -496,7 +496,7 @@ func (s *signal) wait() <-chan struct{} {
 // settled finds out what became of a transaction that the client says it has
 // aborted. It turns some errors of the end into an abort, among them one after
 // which the broker may have committed. A stable fetch waits for the decision,
-// and the stamp tells (rule 6).
+// and the stamp tells (C5).
 func (m *member) settled(ctx context.Context, offsets []OffsetCommit) (Outcome, error) {
 	if len(offsets) == 0 {
 		return Unknown, errors.New("the client turned the commit into an abort")
@@ -563,92 +563,6 @@ func (m *member) Abort(ctx context.Context) error {
 	}
 	_, err := m.session.End(ctx, kgo.TryAbort)
 	return producerErr(err)
-}
-
-// stableRetry is the pause between two looks at offsets that belong to an open
-// transaction, stableWait how long a claim looks before it lets the other tasks
-// of the worker go on.
-const (
-	stableRetry = 20 * time.Millisecond
-	stableWait  = 100 * time.Millisecond
-)
-
-// Committed implements Member. Whoever claims holds the assignment, so the
-// transaction that a dead process left open under this transactional id is ended
-// first, instead of waiting for its timeout.
-func (m *member) Committed(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Committed, error) {
-	if m.transactional {
-		if _, _, err := m.cl.ProducerID(ctx); err != nil {
-			return nil, producerErr(err)
-		}
-	}
-	return m.committed(ctx, tps, stableWait)
-}
-
-// committed is Committed that waits for as long as it is told.
-func (m *member) committed(ctx context.Context, tps []TopicPartition, wait time.Duration) (map[TopicPartition]Committed, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*m.kafka.TransactionTimeout+m.kafka.SessionTimeout)
-	defer cancel()
-	deadline := time.Now().Add(wait)
-	for {
-		list, err := m.offsets(ctx, tps)
-		unstable := errors.Is(err, kerr.UnstableOffsetCommit)
-		switch {
-		case err == nil:
-			return list, nil
-		case unstable && time.Now().After(deadline):
-			return nil, fmt.Errorf("%w: %w", ErrUnstable, err)
-		case !unstable && !kerr.IsRetriable(err):
-			return nil, fatal(err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w (last answer: %w)", context.Cause(ctx), err)
-		case <-time.After(stableRetry):
-		}
-	}
-}
-
-// offsets asks the group once. The partitions are named in the request: asked
-// for all offsets that it has, a group says nothing of a partition whose first
-// commit is in a transaction that is not decided.
-func (m *member) offsets(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Committed, error) {
-	group := kmsg.NewOffsetFetchRequestGroup()
-	group.Group = m.cfg.Group
-	for topic, partitions := range unflatten(tps) {
-		t := kmsg.NewOffsetFetchRequestGroupTopic()
-		t.Topic, t.Partitions = topic, partitions
-		group.Topics = append(group.Topics, t)
-	}
-	req := kmsg.NewPtrOffsetFetchRequest()
-	req.RequireStable = true
-	req.Groups = append(req.Groups, group)
-	resp, err := req.RequestWith(ctx, m.cl)
-	if err != nil {
-		return nil, err
-	}
-	list := map[TopicPartition]Committed{}
-	for _, tp := range tps {
-		list[tp] = Committed{Offset: -1, LeaderEpoch: -1}
-	}
-	for _, g := range resp.Groups {
-		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
-			return nil, fmt.Errorf("offsets of group %s: %w", g.Group, err)
-		}
-		for _, t := range g.Topics {
-			for _, p := range t.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return nil, fmt.Errorf("offset of %s[%d]: %w", t.Topic, p.Partition, err)
-				}
-				c := Committed{Offset: p.Offset, LeaderEpoch: p.LeaderEpoch}
-				if p.Metadata != nil {
-					c.Metadata = *p.Metadata
-				}
-				list[TopicPartition{t.Topic, p.Partition}] = c
-			}
-		}
-	}
-	return list, nil
 }
 
 func (m *member) Bounds(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Bounds, error) {

@@ -64,7 +64,7 @@ const (
 )
 
 // targets finds the changelogs of a task and where their replay has to end:
-// at the stamped position (rule 3). Without a stamp that binds it is the end
+// at the stamped position (R4). Without a stamp that binds it is the end
 // for a reader of this isolation: the high watermark under at least once, the
 // last stable offset, read after a stable fetch of the group's offsets, when
 // the offsets, or the store, are not in a stamp.

@@ -48,7 +48,7 @@ type Outcome int
 
 // A commit is Done, Aborted (the broker has certainly not committed) or
 // Unknown: then nobody may guess, the client has to be rebuilt and the stamp
-// tells (rule 6 of the commit protocol).
+// tells (C5 in docs/guarantees.md).
 const (
 	Done Outcome = iota
 	Aborted

@@ -51,7 +51,7 @@ func (w *Worker) calm() {
 //	user code, decoding            stop (the handler has had its say before)
 //	fatal broker error             stop with the reason
 //	producer fenced or expired,    drop all tasks, build a new client, claim again:
-//	outcome unknown, anything else the stamps tell what was committed (rule 6)
+//	outcome unknown, anything else the stamps tell what was committed (C5)
 func (w *Worker) trouble(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -450,7 +450,7 @@ func (w *Worker) Assigned(added []TopicPartition, followUp bool) {
 }
 
 // Revoked implements Listener: it returns when the tasks are off the worker
-// (rule 5 of the commit protocol).
+// (G1 in docs/guarantees.md).
 func (w *Worker) Revoked(gone []TopicPartition) {
 	w.point(DuringRevoke)
 	w.release(gone)
