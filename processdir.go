@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/weirstreams/weir/internal/assign"
+	"github.com/weirstreams/weir/internal/filelock"
 )
 
 // processDir is the folder of one process of an application: its identity,
@@ -39,11 +39,15 @@ func openProcessDir(ctx context.Context, dir, app string) (*processDir, error) {
 	}
 	deadline := time.Now().Add(dirLockTimeout)
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
+		ok, err := filelock.Try(f)
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("%w: Dir: lock %s: %w", ErrConfig, f.Name(), err)
+		}
+		if ok {
 			break
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(deadline) || ctx.Err() != nil {
+		if time.Now().After(deadline) || ctx.Err() != nil {
 			f.Close()
 			return nil, fmt.Errorf("%w: folder %s is in use by another process of %q: give each process on a machine its own Config.Dir", ErrConfig, path, app)
 		}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/weirstreams/weir/internal/filelock"
 )
 
 // Layout of Options.Dir:
@@ -105,7 +107,7 @@ func (f *folder) takeLock() error {
 	if err != nil {
 		return fmt.Errorf("folder: %w", err)
 	}
-	ok, err := lockFile(lock)
+	ok, err := filelock.Try(lock)
 	if err != nil {
 		lock.Close()
 		return fmt.Errorf("lock folder %s: %w", f.dir, err)

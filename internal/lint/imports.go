@@ -62,7 +62,7 @@ var directions = []direction{
 		why: "the exporter knows the metric interface and nothing of what is measured",
 	},
 	{
-		pkg: "embedded/...", may: []string{"embedded/..."},
+		pkg: "embedded/...", may: []string{"embedded/...", "internal/filelock"},
 		why: "the embedded broker is a Kafka to the library, as any other: neither knows the other",
 	},
 	{

@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || illumos || linux || netbsd || openbsd
 
-package embedded
+package filelock
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// lockFile takes an exclusive lock on an open file, which ends with the file or
+// Try takes an exclusive lock on an open file, which ends with the file or
 // the process. It returns false when someone else holds it.
-func lockFile(f *os.File) (bool, error) {
+func Try(f *os.File) (bool, error) {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return false, nil

@@ -1,4 +1,4 @@
-package embedded
+package filelock
 
 import (
 	"errors"
@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockFile takes an exclusive lock on an open file, which ends with the file or
+// Try takes an exclusive lock on an open file, which ends with the file or
 // the process. It returns false when someone else holds it.
-func lockFile(f *os.File) (bool, error) {
+func Try(f *os.File) (bool, error) {
 	// The lock lies far behind the content, which must stay readable: a
 	// Windows lock keeps others from reading what it covers.
 	at := windows.Overlapped{OffsetHigh: 1}
