@@ -124,6 +124,32 @@ func TestAHeartbeatFailsUnderACommit(t *testing.T) {
 	})
 }
 
+// The group is gone with its offsets, and the state was in memory: what the
+// changelog says of transactions is what the real client says of them.
+func TestOffsetsExpiredAndTheMemoryLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newBubble(t, 1)
+		u.store = nil
+		u.start()
+		u.send()
+		time.Sleep(time.Second)
+		u.stop()
+		req := kmsg.NewPtrDeleteGroupsRequest()
+		req.Groups = []string{application}
+		resp, err := req.RequestWith(u.ctx, u.cl)
+		if err != nil || len(resp.Groups) != 1 || resp.Groups[0].ErrorCode != 0 {
+			t.Fatalf("delete the group: %v, %+v", err, resp)
+		}
+		u.start()
+		if err := <-u.life.done; !errors.Is(err, weir.ErrStateMismatch) {
+			t.Errorf("the application ended with %v, want ErrStateMismatch", err)
+		}
+		u.life = nil
+		u.end()
+	})
+}
+
 // busy makes a client try again.
 func busy(req *kmsg.TxnOffsetCommitRequest, resp *kmsg.TxnOffsetCommitResponse) *kmsg.TxnOffsetCommitResponse {
 	for _, t := range req.Topics {
@@ -425,6 +451,11 @@ func (u *bubble) finish() {
 	}
 	u.outputs(2 * time.Second)
 	u.stop()
+	u.end()
+}
+
+// end ends the bubble and says how it went.
+func (u *bubble) end() {
 	u.cl.Close()
 	u.read.Close()
 	if err := u.b.Close(); err != nil {

@@ -18,7 +18,7 @@ func TestControls(t *testing.T) {
 			if plan == nil {
 				t.Fatalf("%s is not found out in %d schedules of %v: %s", c.Name, n, c.In, c.Why)
 			}
-			t.Logf("found out by schedule %d (%s, seed %d): %v", n, plan.Scenario, plan.Seed, err)
+			t.Logf("%s is found out by schedule %d (%s, seed %d): %v", c.Name, n, plan.Scenario, plan.Seed, err)
 		})
 	}
 }

@@ -34,8 +34,18 @@
 // # Use
 //
 // Scenarios lists what can be played, by name; each is a family of plans, one per
-// seed. The tests of the package say how to play one, all, or one seed again.
+// seed. A failure tells how to play it again.
+//
+//	go test ./internal/sim                                          some thousand plans
+//	go test ./internal/sim -run 'TestScenarios/^regress$'           one scenario
+//	go test ./internal/sim -run 'TestScenarios/^regress$' -sim.seed=7   one plan; -sim.whole, -sim.log tell more
+//	make sim SEEDS=1000000                                          many, with progress
+//	make sim-controls                                               the designs below
 //
 // Controls are designs that are known to be wrong, each a small change at a seam.
 // A simulation that does not find them proves nothing.
+//
+// Two more layers are in the tests: the same plans on redisstore with a stand-in
+// for the server (TestRedis), and the same topology and oracle with the real
+// Kafka client and the embedded broker, in virtual time (TestClient).
 package sim

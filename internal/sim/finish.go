@@ -29,7 +29,7 @@ func (w *World) finish() {
 		p.arms = nil
 		w.resume(p)
 	}
-	if w.setup.irreparable(w.plan) && w.broken {
+	if w.plan.irreparable() && w.broken {
 		w.failsClosed()
 		return
 	}
@@ -129,8 +129,8 @@ func (w *World) allRun() bool {
 	return n == len(w.tasks)
 }
 
-// irreparable says whether the steps of a plan break what cannot be put right.
-func (Setup) irreparable(p *Plan) bool {
+// irreparable says whether the steps break what cannot be put right.
+func (p *Plan) irreparable() bool {
 	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Kind == Grow || s.Kind == Recreate })
 }
 

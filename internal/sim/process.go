@@ -195,7 +195,7 @@ func (p *process) over() {
 	p.client.Crash() // what is left of it says nothing any more
 	p.parked = false
 	w.note("instance %d is %s", p.index, p.cond)
-	if p.cond == failed && !w.expected(p.err) {
+	if p.cond == failed && !w.expected(p) {
 		w.violate("instance %d fails: %v", p.index, p.err)
 	}
 }

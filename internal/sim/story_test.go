@@ -63,6 +63,24 @@ changelog with a committed transaction and no committed offsets contradict each 
 		},
 	},
 	{
+		name: "no offsets yet",
+		story: `An instance asked for offsets before there were any, and stood still. Another began the task and committed.
+The first restored the changelog, found committed writes in it and took its offsets for lost. So it asks again before
+it says so.`,
+		setup: Setup{Instances: 2, Partitions: 2, Keys: 2, Store: Kept, CommitInterval: ms(5)},
+		steps: []Step{
+			{Kind: Arm, Who: 0, At: Await(simkafka.FetchBounds), Nth: 1, Do: Freeze},
+			{Kind: Arm, Who: 1, At: Await(simkafka.FetchBounds), Nth: 1, Do: Freeze},
+			{Kind: Wait, D: 30 * time.Second},
+			{Kind: Start, Who: 2},
+			{Kind: Send, What: "k0p k1p"},
+			{Kind: Wait, D: 20 * time.Second},
+			{Kind: Go, Who: 0},
+			{Kind: Go, Who: 1},
+			{Kind: Wait, D: time.Second},
+		},
+	},
+	{
 		name: "damage met while the store is away",
 		story: `A damaged view is dropped and rebuilt, at most three times in ten minutes. The drop failed, as the store was
 away just then; the damage was met again, and again counted as a rebuild, until the worker gave up over a single

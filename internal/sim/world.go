@@ -91,7 +91,7 @@ func NewPlayer() (*Player, error) {
 	return &Player{shop: shop}, nil
 }
 
-// start is when all plans begin.
+// begin is when all plans begin.
 var begin = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Play runs a plan.
@@ -262,12 +262,13 @@ func (w *World) describe() string {
 	return b.String()
 }
 
-// expected says whether an instance may fail with an error: because a fault said
-// so, or because something is broken that only a person can mend.
-func (w *World) expected(err error) bool {
+// expected says whether an instance may have failed as it did: because a fault
+// said so, because something is broken that only a person can mend, or because it
+// could not commit at its end.
+func (w *World) expected(p *process) bool {
 	var fatal *worker.FatalError
 	var refused *assign.Error
-	switch {
+	switch err := p.err; {
 	case errors.Is(err, state.ErrFull):
 		return true
 	case errors.Is(err, state.ErrCorrupt):
@@ -275,13 +276,7 @@ func (w *World) expected(err error) bool {
 	case errors.Is(err, worker.ErrLineage), errors.As(err, &fatal), errors.As(err, &refused):
 		return w.broken || len(w.foreign) > 0
 	}
-	// A client that cannot commit at its end says so.
-	return w.stopping(err)
-}
-
-// stopping says that an error is that of a clean end that could not commit.
-func (w *World) stopping(error) bool {
-	return slices.ContainsFunc(w.procs, func(p *process) bool { return p.stop && p.cond == failed })
+	return p.stop
 }
 
 // round gives each instance that can a round of its worker.

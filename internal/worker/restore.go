@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -362,18 +363,14 @@ func (w *Worker) finish(ctx context.Context, r *runner, now time.Time) error {
 	if r.blank && slices.ContainsFunc(re.targets, func(t target) bool { return t.count > 0 && t.ended }) {
 		// A transaction that writes to a changelog commits offsets too. Without
 		// transactions it may be the changelog of a program that is taken over.
-		return fmt.Errorf("%w: the changelogs of task %s hold state, and the group has no committed offsets: they expired or were deleted. Restore the group's offsets, or reset the application's state to start anew",
-			ErrLineage, r.spec.ID)
+		return w.unblank(ctx, r)
 	}
 	if age := time.Duration(now.UnixMilli()-r.decoded.Wall) * time.Millisecond; w.cfg.MaxViewAge > 0 && age >= 2*w.cfg.MaxViewAge {
 		// Tombstones may have gone in front of the replay, and their keys are in
 		// the view. The next claim finds it too old to go on with.
 		w.log.Warn("the restore took longer than tombstones are kept; it begins anew. Raise delete.retention.ms of the changelogs if that happens again",
 			"task", r.spec.ID.String(), "age", age)
-		w.mu.Lock()
-		w.closeRunner(ctx, r)
-		r.phase, r.retryAt = claiming, time.Time{}
-		w.mu.Unlock()
+		w.claimAgain(ctx, r, time.Time{})
 		return nil
 	}
 	next := r.decoded
@@ -411,6 +408,40 @@ func (w *Worker) finish(ctx context.Context, r *runner, now time.Time) error {
 	w.log.Info("task restored", "task", r.spec.ID.String(), "records", records, "took", now.Sub(re.started))
 	defer w.changed()
 	return w.start(ctx, r)
+}
+
+// claimAgain takes a task back to before its claim.
+func (w *Worker) claimAgain(ctx context.Context, r *runner, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closeRunner(ctx, r)
+	r.phase, r.retryAt = claiming, at
+}
+
+// unblank looks again for the offsets of a task that had none at its claim and
+// has committed changelogs. Another owner may have begun the task since, while
+// this instance stood still; then it is claimed again. Else they are gone.
+func (w *Worker) unblank(ctx context.Context, r *runner) error {
+	var tps []TopicPartition
+	for _, p := range r.spec.Partitions {
+		tps = append(tps, TopicPartition{p.Topic, p.Partition})
+	}
+	committed, err := w.member.Committed(ctx, tps)
+	switch {
+	case errors.Is(err, ErrUnstable):
+		w.claimAgain(ctx, r, w.cfg.Clock.Now().Add(claimRetry))
+		return nil
+	case err != nil:
+		return fmt.Errorf("fetch committed offsets: %w", err)
+	}
+	for _, c := range committed {
+		if c.Offset >= 0 {
+			w.claimAgain(ctx, r, time.Time{})
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the changelogs of task %s hold state, and the group has no committed offsets: they expired or were deleted. Restore the group's offsets, or reset the application's state to start anew",
+		ErrLineage, r.spec.ID)
 }
 
 // progressOf reports one store to listener, log and metrics.
