@@ -75,7 +75,7 @@ and ratings-dead-letters are created if they are missing, as this is a demo.`,
 	f.StringSliceVar(&c.Brokers, "brokers", nil, "run on the Kafka cluster at `host:port[,...]`")
 	f.Int32Var(&c.Partitions, "partitions", 0, "create the topic ratings with so many partitions (default 4)")
 	f.StringVar(&c.Dir, "dir", "", "keep state and the embedded broker's data in this `folder`")
-	f.StringVar(&c.Store, "store", demo.StoreDisk, "keep state in `store`: "+strings.Join(demo.StoreNames(), ", ")+", or the URL of a Redis")
+	f.StringVar(&c.Store, "store", demo.StoreDisk, "keep state in `store`: "+strings.Join(demo.StoreNames(), ", ")+", or a Redis URL")
 	f.IntVar(&c.Workers, "workers", 0, "number of workers (default one per processor)")
 	f.StringVar(&c.Listen, "listen", query.DefaultAddr, "answer HTTP queries at `host:port`, or off; off with --exit")
 	f.BoolVar(&c.Metrics, "metrics", true, "serve metrics for Prometheus at /metrics, too")

@@ -18,7 +18,9 @@ import (
 
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/internal/bridge"
+	"github.com/weirstreams/weir/state"
 	"github.com/weirstreams/weir/state/memstore"
+	"github.com/weirstreams/weir/state/redisstore"
 )
 
 // The environment of a child: the test binary runs the hash-chain application
@@ -30,8 +32,9 @@ type childConfig struct {
 	Names     chainNames
 	Brokers   []string
 	Dir       string
-	Memory    bool // keep the state in memory, not on disk
-	AtLeast   bool // AtLeastOnce
+	Memory    bool   // keep the state in memory, not on disk
+	Redis     string // URL of a Redis that keeps the state
+	AtLeast   bool   // AtLeastOnce
 	Workers   int
 	Point     string // where to act, "" nowhere
 	Nth       int64  // at which passage of that point
@@ -132,8 +135,14 @@ func (c *childConfig) run(ctx context.Context) error {
 		level = slog.LevelDebug
 	}
 	config.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	if c.Memory {
+	var err error
+	switch {
+	case c.Memory:
 		config.Store = memstore.New()
+	case c.Redis != "":
+		if config.Store, err = openRedis(ctx, c.Redis); err != nil {
+			return err
+		}
 	}
 	ch, err := newChain(c.Names)
 	if err != nil {
@@ -148,6 +157,15 @@ func (c *childConfig) run(ctx context.Context) error {
 		err = errors.Join(err, config.Store.Close())
 	}
 	return err
+}
+
+// openRedis opens the store in the Redis with a URL.
+func openRedis(ctx context.Context, url string) (state.Backend, error) {
+	opts, err := redisstore.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return redisstore.Open(ctx, opts)
 }
 
 // config is that of the hash-chain application, in a child or not.

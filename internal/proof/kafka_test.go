@@ -28,10 +28,20 @@ func realCluster(t testing.TB) *cluster {
 
 func TestKillKafka(t *testing.T) {
 	t.Parallel()
-	testKills(t, realCluster(t), *killCount, 2*time.Hour)
+	testKills(t, realCluster(t), *killCount, 2*time.Hour, "")
 }
 
 func TestKillAtLeastOnceKafka(t *testing.T) {
 	t.Parallel()
 	testKillsAtLeastOnce(t, realCluster(t))
+}
+
+// TestKillRedisKafka has a real Redis besides.
+func TestKillRedisKafka(t *testing.T) {
+	t.Parallel()
+	address := os.Getenv("WEIR_REDIS")
+	if address == "" {
+		t.Fatal("WEIR_REDIS is not set: give the host:port of a Redis to test with, or run make test-integration")
+	}
+	testKills(t, realCluster(t), *killCount, 2*time.Hour, "redis://"+address+"/0?check=off")
 }

@@ -15,10 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/internal/worker"
+	"github.com/weirstreams/weir/state"
 	"github.com/weirstreams/weir/state/memstore"
 )
 
@@ -151,6 +153,7 @@ type killer struct {
 	c         *cluster
 	names     chainNames
 	atLeast   bool
+	redis     string // URL of the Redis that keeps the state; empty for the disk
 	rng       *rand.Rand
 	instances [2]*instance
 	procs     []*process // all that ever ran
@@ -275,6 +278,9 @@ func (k *killer) start(i *instance, c childConfig) error {
 	if i.workers = 1 + k.rng.IntN(2); c.Point == string(worker.DuringRevoke) {
 		i.workers = 1 // else its own workers have something to revoke at the start
 	}
+	if !c.Memory {
+		c.Redis = k.redis
+	}
 	c.Names, c.Brokers, c.Dir, c.Workers, c.AtLeast = k.names, k.c.brokers, i.dir, i.workers, k.atLeast
 	c.FlushMS = []int64{1, 100, 500}[k.rng.IntN(3)]
 	name := fmt.Sprintf("%d (%s)", len(k.procs), filepath.Base(i.dir))
@@ -304,6 +310,9 @@ const actLimit = 2 * time.Minute
 func (k *killer) do(ctx context.Context, a act) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, actLimit, fmt.Errorf("the act takes longer than %v", actLimit))
 	defer cancel()
+	if k.redis != "" && a.point == string(worker.DuringRestore) {
+		a.two = false // the one that lives would repair the state before the victim looks
+	}
 	victim, other := k.instances[a.victim], k.instances[1-a.victim]
 	if err := k.stop(ctx, victim); err != nil {
 		return err
@@ -318,7 +327,7 @@ func (k *killer) do(ctx context.Context, a act) error {
 			return err
 		}
 	}
-	if err := k.startVictim(victim, a); err != nil {
+	if err := k.startVictim(ctx, victim, a); err != nil {
 		return err
 	}
 	if late {
@@ -350,17 +359,34 @@ func (k *killer) do(ctx context.Context, a act) error {
 }
 
 // startVictim starts the instance to which it happens.
-func (k *killer) startVictim(victim *instance, a act) (err error) {
+func (k *killer) startVictim(ctx context.Context, victim *instance, a act) (err error) {
 	switch a.wipe {
 	case wipeState:
 		err = os.RemoveAll(filepath.Join(victim.dir, k.names.App, "state"))
 	case wipeAll:
 		err = os.RemoveAll(victim.dir)
 	}
+	if err == nil && k.redis != "" && a.wipe != keepAll {
+		err = k.forget(ctx)
+	}
 	if err != nil {
 		return err
 	}
 	return k.start(victim, childConfig{Memory: a.memory, Point: a.point, Nth: a.nth, Stop: a.stop})
+}
+
+// forget makes Redis lose all of the state, also that of an instance that lives.
+func (k *killer) forget(ctx context.Context) error {
+	store, err := openRedis(ctx, k.redis)
+	if err != nil {
+		return err
+	}
+	for subtopology, partitions := range []int{chainInPartitions, chainMiddlePartitions} {
+		for p := range partitions {
+			err = errors.Join(err, store.Drop(ctx, state.ID{Application: k.names.App, Task: fmt.Sprintf("%d_%d", subtopology, p)}))
+		}
+	}
+	return errors.Join(err, store.Close())
 }
 
 // restoreLimit is how long a child that runs may have something to restore
@@ -390,7 +416,7 @@ func (k *killer) duringRestore(ctx context.Context, victim *instance, a act) err
 			}
 			return err
 		}
-		if err := k.startVictim(victim, a); err != nil {
+		if err := k.startVictim(ctx, victim, a); err != nil {
 			return err
 		}
 	}
@@ -518,8 +544,11 @@ func (k *killer) settle(ctx context.Context) (v *verdict, err error) {
 	}
 	c := childConfig{Names: k.names, Brokers: k.c.brokers, Dir: k.t.TempDir(), Workers: 2, AtLeast: k.atLeast, FlushMS: 100}
 	config := c.config()
-	store := memstore.New()
-	config.Store = store
+	if config.Store = memstore.New(); k.redis != "" {
+		if config.Store, err = openRedis(ctx, k.redis); err != nil {
+			return nil, err
+		}
+	}
 	var log syncBuffer
 	config.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	defer func() {
@@ -533,7 +562,7 @@ func (k *killer) settle(ctx context.Context) (v *verdict, err error) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- app.Run(ctx) }()
-	defer func() { err = errors.Join(err, app.Close(), <-done, store.Close()) }()
+	defer func() { err = errors.Join(err, app.Close(), <-done, config.Store.Close()) }()
 	if err := app.WaitFor(ctx, weir.Running); err != nil {
 		return nil, err
 	}
@@ -657,10 +686,18 @@ func newRand(t *testing.T) *rand.Rand {
 // testKills is the kill test: whatever dies, each output is there once, in
 // order, and the stores are what a single-threaded run makes of the inputs
 // (C2, C3, B1).
-func testKills(t *testing.T, c *cluster, kills int, limit time.Duration) {
+func testKills(t *testing.T, c *cluster, kills int, limit time.Duration, redis string) {
 	ctx := testContext(t, limit)
 	rng := newRand(t)
 	k := newKiller(t, ctx, c, rng)
+	if redis != "" {
+		k.redis = redis + "&namespace=" + k.names.App
+		t.Cleanup(func() {
+			if err := k.forget(context.WithoutCancel(ctx)); err != nil {
+				t.Errorf("remove the state from Redis: %v", err)
+			}
+		})
+	}
 	began := time.Now()
 	v := k.run(ctx, planKills(rng, kills))
 	t.Logf("%d kills and %d pauses in %v: %v", k.kills, k.pauses, time.Since(began).Round(time.Second), v)
@@ -691,9 +728,17 @@ func testKillsAtLeastOnce(t *testing.T, c *cluster) {
 	}
 }
 
+// TestKillRedisEmbedded: with the state in Redis, which also loses all of it while
+// an instance uses it.
+func TestKillRedisEmbedded(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	testKills(t, embeddedCluster(t, 1, true), *killCount, 2*time.Hour, "redis://"+server.Addr()+"/0?check=off")
+}
+
 func TestKillEmbedded(t *testing.T) {
 	t.Parallel()
-	testKills(t, embeddedCluster(t, 1, true), *killCount, 2*time.Hour)
+	testKills(t, embeddedCluster(t, 1, true), *killCount, 2*time.Hour, "")
 }
 
 func TestKillAtLeastOnceEmbedded(t *testing.T) {
