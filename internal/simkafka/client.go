@@ -36,6 +36,14 @@ type Client struct {
 // have brought.
 func (c *Client) Fetched() int64 { return c.fetched }
 
+// Deafen makes the members that the client has now fetch nothing any more, as a
+// client does that has lost its place. Nothing fails.
+func (c *Client) Deafen() {
+	for _, m := range c.members {
+		m.deaf = true
+	}
+}
+
 var _ worker.Broker = (*Client)(nil)
 
 // Client returns the clients of another process.

@@ -31,6 +31,7 @@ func (f *fetches) reset() {
 // the next Poll, an abort in place of the first commit after a revocation, and
 // positions that an abort takes back to the committed offsets.
 type Member struct {
+	deaf   bool // it fetches nothing any more
 	client *Client
 	cfg    worker.MemberConfig
 	id     string
@@ -93,7 +94,7 @@ func (m *Member) Poll(ctx context.Context, limit int, wait time.Duration) ([]wor
 		m.turnOfGroup()
 		var tps []worker.TopicPartition
 		for _, tp := range m.owned {
-			if !m.paused[tp] {
+			if !m.paused[tp] && !m.deaf {
 				tps = append(tps, tp)
 			}
 		}

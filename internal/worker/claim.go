@@ -456,6 +456,10 @@ func takenOver(l stamp.Lineage, theirs []stamp.Input) stamp.Stamp {
 // applied once.
 func (w *Worker) positions(r *runner, committed map[TopicPartition]Committed, bounds map[TopicPartition]Bounds, last *stamp.Stamp) error {
 	r.committed, r.fetchNext, r.gapSince = make([]int64, len(r.plan.Inputs)), make([]int64, len(r.plan.Inputs)), make([]time.Time, len(r.plan.Inputs))
+	r.heard, r.stalled = make([]int64, len(r.plan.Inputs)), make([]int64, len(r.plan.Inputs))
+	for i := range r.heard {
+		r.heard[i], r.stalled[i] = w.silent, -1
+	}
 	r.force = false
 	for i, topic := range r.plan.Inputs {
 		r.committed[i], r.fetchNext[i] = -1, -1

@@ -130,8 +130,15 @@ func (w *Worker) Due() time.Time {
 func (w *Worker) enqueue(ctx context.Context, fetched []Fetched) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	brought := false
+	defer func() {
+		if !brought {
+			w.silent++
+		}
+	}()
 	for i := range fetched {
 		f := &fetched[i]
+		brought = brought || len(f.Records) > 0
 		s, ok := w.slots[f.TopicPartition]
 		if !ok {
 			continue
@@ -161,6 +168,7 @@ func (w *Worker) enqueue(ctx context.Context, fetched []Fetched) error {
 		}
 		if n := len(records); n > 0 {
 			r.fetchNext[s.input], r.gapSince[s.input] = records[n-1].Offset+1, time.Time{}
+			r.heard[s.input] = w.silent
 			r.t.Add(s.input, records...)
 			w.cfg.Metrics.recordsIn(f.TopicPartition, n)
 		}

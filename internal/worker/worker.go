@@ -134,6 +134,8 @@ type runner struct {
 	committed []int64     // by input: position of the last commit, -1 unknown
 	fetchNext []int64     // by input: next offset expected from the broker
 	gapSince  []time.Time // by input: since when others wait for records that do not come
+	heard     []int64     // by input: Worker.silent when records came last
+	stalled   []int64     // by input: fetchNext at the last look of watch, -1 before
 	seq       uint64      // of the last commit
 	nonce     uint64
 	asOf      int64     // ms: nothing was committed after seq at this time
@@ -181,6 +183,8 @@ type Worker struct {
 	paused       map[TopicPartition]bool
 	holdUntil    time.Time // nothing is processed before
 	lagAt        time.Time // when lags are asked for again
+	silent       int64     // polls that brought no record
+	watchAt      time.Time // when silent inputs are looked at again
 	lagging      bool      // a task waits for records that the broker has
 	purgeAt      time.Time
 	stepSize     int
@@ -296,7 +300,7 @@ func (w *Worker) Tick(ctx context.Context) error {
 			return w.trouble(ctx, err)
 		}
 	}
-	for _, round := range []func(context.Context) error{w.claim, w.restoreStep, w.process, w.punctuate} {
+	for _, round := range []func(context.Context) error{w.claim, w.restoreStep, w.watch, w.process, w.punctuate} {
 		if err := round(ctx); err != nil {
 			return w.trouble(ctx, err)
 		}
