@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirstreams/weir/internal/simkafka"
 	"github.com/weirstreams/weir/metric"
 )
 
@@ -36,6 +37,36 @@ func TestAClientThatFetchesNothingIsRebuilt(t *testing.T) {
 	wait(time.Minute)
 	if c.metrics.Sum(metric.Rebalances) == joins {
 		t.Error("the client was not rebuilt")
+	}
+	c.check()
+}
+
+// A record that comes between a poll and the look at a silent input is not one
+// that the client has left behind: it had no chance yet. The client stays, as
+// often as that happens.
+func TestARecordJustBeforeALookIsNoStandstill(t *testing.T) {
+	t.Parallel()
+	c := newChain(t, Options{})
+	c.send(10)
+	c.check()
+	joins, looks := c.metrics.Sum(metric.Rebalances), 0
+	c.hook = func(call simkafka.Call) simkafka.Fault {
+		if call.Op == simkafka.FetchBounds {
+			if looks++; looks%3 == 0 { // the looks before found nothing
+				c.send(5)
+			}
+		}
+		return simkafka.Fault{}
+	}
+	for range 3000 {
+		c.Advance(100 * time.Millisecond)
+	}
+	c.hook = nil
+	if looks < 9 {
+		t.Fatalf("there were %d looks: the test does not show what it should", looks)
+	}
+	if n := c.metrics.Sum(metric.Rebalances); n != joins {
+		t.Errorf("%v rebalances, want %v: the client was rebuilt for a record that had just come", n, joins)
 	}
 	c.check()
 }

@@ -54,7 +54,11 @@ func (w *Worker) watch(ctx context.Context) error {
 			continue
 		}
 		next := r.fetchNext[s.input]
-		if b.End <= next || r.stalled[s.input] != next {
+		if b.End <= next {
+			r.stalled[s.input] = -1
+			continue
+		}
+		if r.stalled[s.input] != next {
 			r.stalled[s.input] = next // the second look decides
 			continue
 		}
