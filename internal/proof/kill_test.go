@@ -566,7 +566,7 @@ func (k *killer) settle(ctx context.Context) (v *verdict, err error) {
 	if err := app.WaitFor(ctx, weir.Running); err != nil {
 		return nil, err
 	}
-	if err := k.awaitProcessed(ctx); err != nil {
+	if err := k.awaitProcessed(ctx, app); err != nil {
 		return nil, err
 	}
 	first, err := tableOf(ctx, app, ch.first)
@@ -613,46 +613,45 @@ func sameTable[V comparable](v *verdict, name string, got, want map[string]V) {
 	}
 }
 
-// awaitProcessed waits until the group has committed a position behind the last
-// record of both inputs. The input first: what is behind the positions in it has
-// reached the repartition topic.
-func (k *killer) awaitProcessed(ctx context.Context) error {
+// awaitProcessed waits until the application has committed a position behind the
+// last record of both inputs, and its tables have it. The input first: what is
+// behind the positions in it has reached the repartition topic.
+func (k *killer) awaitProcessed(ctx context.Context, app *weir.App) error {
 	for _, topic := range []string{k.names.In, k.names.middle()} {
 		records, err := k.c.readDecided(ctx, topic)
 		if err != nil {
 			return err
 		}
-		if err := k.awaitCommitted(ctx, topic, records); err != nil {
+		if err := awaitPosition(ctx, app, topic, records); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// awaitCommitted waits until the group is behind the last record of each
-// partition of a topic.
-func (k *killer) awaitCommitted(ctx context.Context, topic string, records [][]*kgo.Record) error {
+// awaitPosition waits until an application that has all tasks is behind the last
+// record of each partition of a topic. The offsets of the group do not tell: they
+// are there before the application knows of its commit, and its tables have it.
+func awaitPosition(ctx context.Context, app *weir.App, topic string, records [][]*kgo.Record) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		committed, err := k.c.adm.FetchOffsets(ctx, k.names.App)
-		behind := ""
+		at, behind := app.Position()[topic], ""
 		for p, list := range records {
-			at, ok := committed.Lookup(topic, int32(p))
 			if len(list) == 0 {
 				continue
 			}
-			if last := list[len(list)-1].Offset; !ok || at.At <= last {
-				behind = fmt.Sprintf("%s[%d] is at %d, its last record is %d", topic, p, at.At, last)
+			if last := list[len(list)-1].Offset; at[int32(p)] <= last {
+				behind = fmt.Sprintf("%s[%d] is at %d, its last record is %d", topic, p, at[int32(p)], last)
 			}
 		}
-		if err == nil && behind == "" {
+		if behind == "" {
 			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("not everything is processed: %s (%v): %w", behind, err, context.Cause(ctx))
+			return fmt.Errorf("not everything is processed: %s: %w", behind, context.Cause(ctx))
 		}
 	}
 }
