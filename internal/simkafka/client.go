@@ -37,10 +37,13 @@ type Client struct {
 func (c *Client) Fetched() int64 { return c.fetched }
 
 // Deafen makes the members that the client has now fetch nothing any more, as a
-// client does that has lost its place. Nothing fails.
+// client does that has lost its place: what they own is paused, and its owner
+// does not know. Nothing fails.
 func (c *Client) Deafen() {
 	for _, m := range c.members {
-		m.deaf = true
+		for _, tp := range m.owned {
+			m.paused[tp] = true
+		}
 	}
 }
 

@@ -31,7 +31,6 @@ func (f *fetches) reset() {
 // the next Poll, an abort in place of the first commit after a revocation, and
 // positions that an abort takes back to the committed offsets.
 type Member struct {
-	deaf   bool // it fetches nothing any more
 	client *Client
 	cfg    worker.MemberConfig
 	id     string
@@ -94,7 +93,7 @@ func (m *Member) Poll(ctx context.Context, limit int, wait time.Duration) ([]wor
 		m.turnOfGroup()
 		var tps []worker.TopicPartition
 		for _, tp := range m.owned {
-			if !m.paused[tp] && !m.deaf {
+			if !m.paused[tp] {
 				tps = append(tps, tp)
 			}
 		}

@@ -87,9 +87,7 @@ func (w *Worker) claim(ctx context.Context) error {
 		return err
 	}
 	for _, r := range due {
-		for _, p := range r.spec.Partitions {
-			tps = append(tps, TopicPartition{p.Topic, p.Partition})
-		}
+		tps = append(tps, r.partitions()...)
 	}
 	if err := w.sameTopics(ctx, tps); err != nil {
 		return err

@@ -323,22 +323,23 @@ func (m *member) Produce(ctx context.Context, out []task.Output) {
 	}
 }
 
+// produceFailed keeps the first failure of the batch, for Flush.
+func (m *member) produceFailed(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.produceErr == nil {
+		m.mu.produceErr = err
+	}
+}
+
 // acked is the promise of every record.
 func (m *member) acked(r *kgo.Record, err error) {
 	if err != nil {
-		m.mu.Lock()
-		if m.mu.produceErr == nil {
-			m.mu.produceErr = fmt.Errorf("produce to %s: %w", r.Topic, err)
-		}
-		m.mu.Unlock()
+		m.produceFailed(fmt.Errorf("produce to %s: %w", r.Topic, err))
 	} else if e, ok := r.Context.(*produceEnd); ok && r.Offset < 0 {
 		// The broker took the record for a repetition and does not know its
 		// place any more. A stamp without it would end a restore too early.
-		m.mu.Lock()
-		if m.mu.produceErr == nil {
-			m.mu.produceErr = fmt.Errorf("produce to %s[%d]: the broker did not say at which offset", r.Topic, r.Partition)
-		}
-		m.mu.Unlock()
+		m.produceFailed(fmt.Errorf("produce to %s[%d]: the broker did not say at which offset", r.Topic, r.Partition))
 	} else if ok {
 		for next := r.Offset + 1; ; {
 			have := e.end.Load()

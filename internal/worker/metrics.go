@@ -241,8 +241,7 @@ func (m *Metrics) forget(r *runner) {
 		rm.scope.Close()
 		delete(m.runs, r)
 	}
-	for _, p := range r.spec.Partitions {
-		tp := TopicPartition{p.Topic, p.Partition}
+	for _, tp := range r.partitions() {
 		if c := m.in[tp]; c != nil {
 			c.Close()
 			delete(m.in, tp)

@@ -246,17 +246,27 @@ func (w *Worker) passGap(ctx context.Context, r *runner, input int, now time.Tim
 	if now.Sub(r.gapSince[input]) < restoreQuiet {
 		return nil
 	}
-	rd, err := w.restorer(ctx)
+	next, err := w.nextRecord(ctx, r, input)
 	if err != nil {
 		return err
+	}
+	r.fetchNext[input], r.gapSince[input] = next, now
+	return nil
+}
+
+// nextRecord asks the log of an input for the offset of the first record at its
+// position or behind it, or its end.
+func (w *Worker) nextRecord(ctx context.Context, r *runner, input int) (int64, error) {
+	rd, err := w.restorer(ctx)
+	if err != nil {
+		return 0, err
 	}
 	tp := TopicPartition{r.plan.Inputs[input], r.spec.ID.Partition}
 	next, err := rd.Skip(ctx, tp, r.fetchNext[input])
 	if err != nil {
-		return fmt.Errorf("look into %s[%d]: %w", tp.Topic, tp.Partition, err)
+		return 0, fmt.Errorf("look into %s[%d]: %w", tp.Topic, tp.Partition, err)
 	}
-	r.fetchNext[input], r.gapSince[input] = max(next, r.fetchNext[input]), now
-	return nil
+	return max(next, r.fetchNext[input]), nil
 }
 
 // process runs the tasks for a quantum of time, round robin.

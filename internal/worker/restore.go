@@ -422,11 +422,7 @@ func (w *Worker) claimAgain(ctx context.Context, r *runner, at time.Time) {
 // has committed changelogs. Another owner may have begun the task since, while
 // this instance stood still; then it is claimed again. Else they are gone.
 func (w *Worker) unblank(ctx context.Context, r *runner) error {
-	var tps []TopicPartition
-	for _, p := range r.spec.Partitions {
-		tps = append(tps, TopicPartition{p.Topic, p.Partition})
-	}
-	committed, err := w.member.Committed(ctx, tps)
+	committed, err := w.member.Committed(ctx, r.partitions())
 	switch {
 	case errors.Is(err, ErrUnstable):
 		w.claimAgain(ctx, r, w.cfg.Clock.Now().Add(claimRetry))

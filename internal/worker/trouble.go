@@ -229,16 +229,14 @@ func (w *Worker) setAside(ctx context.Context, r *runner, cause error) {
 	// Closing must not wait for the store once more.
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
-	var tps []TopicPartition
+	tps := r.partitions()
 	w.mu.Lock()
 	w.closeRunner(ctx, r)
 	if r.phase != fenced {
 		r.phase = claiming
 	}
 	r.unflushed, r.retryAt = time.Time{}, w.cfg.Clock.Now().Add(back)
-	for _, p := range r.spec.Partitions {
-		tp := TopicPartition{p.Topic, p.Partition}
-		tps = append(tps, tp)
+	for _, tp := range tps {
 		delete(w.paused, tp)
 	}
 	w.mu.Unlock()

@@ -62,18 +62,14 @@ func (w *Worker) watch(ctx context.Context) error {
 			r.stalled[s.input] = next // the second look decides
 			continue
 		}
-		rd, err := w.restorer(ctx)
+		record, err := w.nextRecord(ctx, r, s.input)
 		if err != nil {
 			return err
 		}
-		to, err := rd.Skip(ctx, tp, next)
-		if err != nil {
-			return fmt.Errorf("look into %s[%d]: %w", tp.Topic, tp.Partition, err)
+		if record < b.End {
+			return fmt.Errorf("%s[%d] has records from %d on, and the client does not fetch them", tp.Topic, tp.Partition, record)
 		}
-		if to < b.End {
-			return fmt.Errorf("%s[%d] has records from %d on, and the client does not fetch them", tp.Topic, tp.Partition, to)
-		}
-		r.fetchNext[s.input] = max(to, next) // compacted away
+		r.fetchNext[s.input] = record // compacted away
 	}
 	return nil
 }

@@ -145,6 +145,15 @@ type runner struct {
 	away      int       // tries in a row that found the store unavailable
 }
 
+// partitions are the inputs of the task.
+func (r *runner) partitions() []TopicPartition {
+	tps := make([]TopicPartition, len(r.spec.Partitions))
+	for i, p := range r.spec.Partitions {
+		tps[i] = TopicPartition{p.Topic, p.Partition}
+	}
+	return tps
+}
+
 // slot says which input of which task a partition is.
 type slot struct {
 	task  topology.TaskID
@@ -631,9 +640,9 @@ func (w *Worker) Tasks() []TaskState {
 }
 
 // Ready says whether the group has given the worker its tasks, and all others
-// theirs, all of the worker's run, and where they began is committed: before that, a new client of a task that
-// starts at the end of its input would start at a later end. Safe for any
-// goroutine.
+// theirs, all of the worker's run, and where they began is committed: before
+// that, a new client of a task that starts at the end of its input would start
+// at a later end. Safe for any goroutine.
 func (w *Worker) Ready() bool {
 	if !w.joined.Load() || !w.settled.Load() {
 		return false
