@@ -12,12 +12,7 @@ import (
 // there are.
 func TestMaxBatchBytesIsForAllTasks(t *testing.T) {
 	t.Parallel()
-	b := weir.NewBuilder()
-	b.Stream(countsIn).To(othersIn)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	topology := build(t, func(b *weir.Builder) { b.Stream(countsIn).To(othersIn) })
 	d := New(t, topology, Options{CommitOnClock: true, Partitions: map[string]int32{"in": 4},
 		Config: weir.Config{MaxBatchBytes: 1 << 20, CommitInterval: 5 * time.Second}})
 	d.Advance(time.Minute) // the first offsets are committed
@@ -47,12 +42,7 @@ func TestMaxBatchBytesIsForAllTasks(t *testing.T) {
 // When the wait is over everything is processed.
 func TestMaxBufferedRecordsBoundsWhatWaits(t *testing.T) {
 	t.Parallel()
-	b := weir.NewBuilder()
-	b.Stream(countsIn).Merge(b.Stream(othersIn)).To(chainOut)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	topology := build(t, func(b *weir.Builder) { b.Stream(countsIn).Merge(b.Stream(othersIn)).To(chainOut) })
 	const bound, n = 20, 500
 	d := New(t, topology, Options{Partitions: map[string]int32{"in": 1, othersIn.Name(): 1, "out": 1},
 		Config: weir.Config{MaxBufferedRecords: bound, MaxTaskIdle: time.Hour}})

@@ -99,16 +99,23 @@ func (c *clock) Now() time.Time { return c.now }
 // New starts a topology and waits until all its tasks run.
 func New(t testing.TB, topology *weir.Topology, opts Options) *Driver {
 	t.Helper()
+	d := prepare(t, topology, opts)
+	for range max(opts.Instances, 1) {
+		d.add()
+	}
+	d.settle()
+	return d
+}
+
+// prepare is New without instances.
+func prepare(t testing.TB, topology *weir.Topology, opts Options) *Driver {
+	t.Helper()
 	d, err := open(topology, opts)
 	if err != nil {
 		t.Fatalf("weirtest: %v", err)
 	}
 	d.t = t
 	t.Cleanup(d.close)
-	for range max(opts.Instances, 1) {
-		d.add()
-	}
-	d.settle()
 	return d
 }
 

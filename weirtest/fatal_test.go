@@ -34,16 +34,7 @@ func TestWhatNoRetryMends(t *testing.T) {
 		{"a reset policy that forbids it", func(b *weir.Builder) { b.Stream(countsIn, weir.StartAt(weir.Fail)).To(othersIn) }, func() {}, "reset policy is Fail"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := weir.NewBuilder()
-			c.program(b)
-			topology, err := b.Build()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var open error
-			if d, open = openDriver(t, topology, Options{AllowFailure: true}); open != nil {
-				t.Fatal(open)
-			}
+			d = prepare(t, build(t, c.program), Options{AllowFailure: true})
 			d.add()
 			d.Settle()
 			began := d.Now()
@@ -60,15 +51,4 @@ func TestWhatNoRetryMends(t *testing.T) {
 			}
 		})
 	}
-}
-
-// openDriver is New without instances.
-func openDriver(t testing.TB, topology *weir.Topology, opts Options) (*Driver, error) {
-	d, err := open(topology, opts)
-	if err != nil {
-		return nil, err
-	}
-	d.t = t
-	t.Cleanup(d.close)
-	return d, nil
 }

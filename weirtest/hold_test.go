@@ -12,12 +12,7 @@ import (
 // at least once each try would write their outputs once more.
 func TestARefusedCommitWaitsForTheGroup(t *testing.T) {
 	t.Parallel()
-	b := weir.NewBuilder()
-	b.Stream(countsIn).To(othersIn)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	topology := build(t, func(b *weir.Builder) { b.Stream(countsIn).To(othersIn) })
 	d := New(t, topology, Options{Instances: 3, Partitions: map[string]int32{"in": 6}, Config: weir.Config{Guarantee: weir.AtLeastOnce}})
 	in, out := d.Input(countsIn), d.Output(othersIn)
 	late := d.Instance(2)

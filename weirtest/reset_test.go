@@ -15,12 +15,7 @@ import (
 // dies before it has processed any of it.
 func TestPositionOutsideTheLogIsResetOnce(t *testing.T) {
 	t.Parallel()
-	b := weir.NewBuilder()
-	b.Stream(countsIn, weir.StartAt(weir.Latest)).To(othersIn)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	topology := build(t, func(b *weir.Builder) { b.Stream(countsIn, weir.StartAt(weir.Latest)).To(othersIn) })
 	d := New(t, topology, Options{})
 	in, tp := d.Input(countsIn), worker.TopicPartition{Topic: "in"}
 	in.Send("k", "0")
@@ -53,12 +48,7 @@ func TestPositionOutsideTheLogIsResetOnce(t *testing.T) {
 // it.
 func TestInputWhoseEndIsCompactedAway(t *testing.T) {
 	t.Parallel()
-	b := weir.NewBuilder()
-	b.Stream(tableTopic).Merge(b.Stream(countsIn)).To(othersIn)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	topology := build(t, func(b *weir.Builder) { b.Stream(tableTopic).Merge(b.Stream(countsIn)).To(othersIn) })
 	d := New(t, topology, Options{TopicConfigs: map[string]map[string]string{"table-in": {"cleanup.policy": "compact", "delete.retention.ms": "0"}}})
 	in, gone := d.Input(countsIn), d.Input(tableTopic)
 	d.Instance(0).Stop()

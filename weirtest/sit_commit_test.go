@@ -259,17 +259,8 @@ func TestSituationC7(t *testing.T) {
 // up after five minutes with the reason.
 func TestSituationC9(t *testing.T) {
 	t.Parallel()
-	prepare := func(refusals int) (d *Driver, tries *[]time.Time) {
-		b := weir.NewBuilder()
-		b.Stream(chainIn).To(chainOut)
-		topology, err := b.Build()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d, err = open(topology, Options{AllowFailure: true}); err != nil {
-			t.Fatal(err)
-		}
-		d.t = t
+	refusing := func(t *testing.T, refusals int) (d *Driver, tries *[]time.Time) {
+		d = prepare(t, build(t, func(b *weir.Builder) { b.Stream(chainIn).To(chainOut) }), Options{AllowFailure: true})
 		tries = new([]time.Time)
 		d.hook = func(c simkafka.Call) simkafka.Fault {
 			if c.Op != simkafka.Join {
@@ -283,8 +274,7 @@ func TestSituationC9(t *testing.T) {
 		return d, tries
 	}
 	t.Run("for a while", func(t *testing.T) {
-		d, tries := prepare(9)
-		defer d.close()
+		d, tries := refusing(t, 9)
 		d.add()
 		d.settle()
 		var pauses []time.Duration
@@ -301,8 +291,7 @@ func TestSituationC9(t *testing.T) {
 		}
 	})
 	t.Run("for ever", func(t *testing.T) {
-		d, _ := prepare(1 << 30)
-		defer d.close()
+		d, _ := refusing(t, 1<<30)
 		began := d.Now()
 		in := d.add()
 		d.settle()
@@ -455,12 +444,9 @@ func TestSituationC16(t *testing.T) {
 func TestSituationC17(t *testing.T) {
 	t.Parallel()
 	leak := new(*weir.Emitter[string, string])
-	b := weir.NewBuilder()
-	b.Stream(chainIn).Process("leaky", func() *leaky { return &leaky{leak: leak} }).To(chainOut)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	topology := build(t, func(b *weir.Builder) {
+		b.Stream(chainIn).Process("leaky", func() *leaky { return &leaky{leak: leak} }).To(chainOut)
+	})
 	d := New(t, topology, Options{CommitOnClock: true, Config: weir.Config{CommitInterval: 5 * time.Second}})
 	d.Advance(10 * time.Second)
 	out := d.Output(chainOut)
@@ -510,12 +496,7 @@ func TestSituationC20(t *testing.T) {
 	}{{"exactly once", weir.ExactlyOnce, 1}, {"at least once", weir.AtLeastOnce, 2}} {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			b := weir.NewBuilder()
-			b.Stream(chainIn).To(chainOut)
-			topology, err := b.Build()
-			if err != nil {
-				t.Fatal(err)
-			}
+			topology := build(t, func(b *weir.Builder) { b.Stream(chainIn).To(chainOut) })
 			d := New(t, topology, Options{Config: weir.Config{Guarantee: g.is, SessionTimeout: 5 * time.Second, TransactionTimeout: time.Minute}})
 			in := d.Input(chainIn)
 			n := 0

@@ -79,12 +79,7 @@ func TestSituationB2(t *testing.T) {
 	}{{"exactly once", weir.ExactlyOnce, 1}, {"at least once", weir.AtLeastOnce, 2}} {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			b := weir.NewBuilder()
-			b.Stream(chainIn).To(chainOut)
-			topology, err := b.Build()
-			if err != nil {
-				t.Fatal(err)
-			}
+			topology := build(t, func(b *weir.Builder) { b.Stream(chainIn).To(chainOut) })
 			d := New(t, topology, Options{Config: weir.Config{Guarantee: g.is, SessionTimeout: 5 * time.Second, TransactionTimeout: time.Minute}})
 			in := d.Input(chainIn)
 			in.Send("k", "before")

@@ -120,12 +120,7 @@ func TestSituationD4(t *testing.T) {
 func TestSituationD11(t *testing.T) {
 	t.Parallel()
 	left, right := weir.NewTopic("left", serde.String, serde.String), weir.NewTopic("right", serde.String, serde.String)
-	b := weir.NewBuilder()
-	b.Stream(left).Merge(b.Stream(right)).To(chainOut)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	topology := build(t, func(b *weir.Builder) { b.Stream(left).Merge(b.Stream(right)).To(chainOut) })
 	d := New(t, topology, Options{Store: Memory()})
 	l, r := d.Input(left), d.Input(right)
 	at := func(s int) time.Time { return defaultStart.Add(time.Duration(s) * time.Second) }

@@ -55,12 +55,7 @@ func TestSituationA10(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				d, err := open(topology, stores[kind](t))
-				if err != nil {
-					t.Fatal(err)
-				}
-				d.t = t
-				t.Cleanup(d.close)
+				d := prepare(t, topology, stores[kind](t))
 				in := d.Input(topic)
 				if origin == "taken over" {
 					for _, store := range []string{"table", "plain"} {

@@ -25,6 +25,18 @@ var (
 	countsOut = weir.NewTopic("out", serde.String, serde.Int64)
 )
 
+// build builds the topology of a program.
+func build(t testing.TB, program func(b *weir.Builder)) *weir.Topology {
+	t.Helper()
+	b := weir.NewBuilder()
+	program(b)
+	topology, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topology
+}
+
 // counter is a run of the counting topology.
 type counter struct {
 	*Driver

@@ -22,13 +22,8 @@ func (d *Driver) upgrade(program func(b *weir.Builder)) {
 			in.stop()
 		}
 	}
-	b := weir.NewBuilder()
-	program(b)
-	topology, err := b.Build()
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	if d.runtime, err = bridge.NewRuntime(topology, d.opts.Config); err != nil {
+	var err error
+	if d.runtime, err = bridge.NewRuntime(build(d.t, program), d.opts.Config); err != nil {
 		d.t.Fatal(err)
 	}
 	d.layOut()
@@ -69,14 +64,8 @@ func counting(table *weir.Table[string, int64]) func(b *weir.Builder) {
 
 func newProgram(t *testing.T, program func(b *weir.Builder), opts Options) *Driver {
 	t.Helper()
-	b := weir.NewBuilder()
-	program(b)
-	topology, err := b.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
 	opts.Partitions = map[string]int32{"others": 1}
-	return New(t, topology, opts)
+	return New(t, build(t, program), opts)
 }
 
 // A program that reads one topic more gives its subtopologies other numbers. The
