@@ -113,8 +113,8 @@ var directions = []direction{
 		why:     "a backend knows the contract, state, and its own driver",
 	},
 	{
-		pkg: "state/redisstore/...", may: []string{"state", "state/internal/...", "state/redisstore/..."},
-		drivers: []string{"github.com/redis/rueidis", "github.com/sony/gobreaker"},
+		pkg: "state/redisstore/...", may: []string{"state", "state/internal/...", "state/redisstore/...", "internal/redisconn"},
+		drivers: []string{"github.com/redis/rueidis"},
 		why:     "a backend knows the contract, state, and its own driver",
 	},
 	{
@@ -168,7 +168,7 @@ var owners = []owner{
 		why: "a technology has one package, and only that package imports its driver",
 	},
 	{
-		module: "github.com/redis/rueidis", by: []string{"state/redisstore/...", "fence/..."},
+		module: "github.com/redis/rueidis", by: []string{"internal/redisconn/...", "internal/redistest/...", "state/redisstore/...", "fence/...", "bench/..."},
 		why: "a technology has one package, and only that package imports its driver",
 	},
 	{

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirstreams/weir"
+	"github.com/weirstreams/weir/internal/redistest"
 	"github.com/weirstreams/weir/metric"
 	"github.com/weirstreams/weir/state"
 )
@@ -19,9 +20,9 @@ import (
 // What the tests with the stand-in show, shown on a real server that is killed,
 // emptied, and replaced by a replica that has forgotten.
 func TestAppOnRedis(t *testing.T) {
-	s := startRedis(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	k := newKafka(t)
-	opts := s.options()
+	opts := serverOptions(s)
 	a := k.run("ratings", mustOpen(t, opts), nil)
 	rebalances := a.balanced()
 	round := func() {
@@ -34,20 +35,20 @@ func TestAppOnRedis(t *testing.T) {
 		what string
 		do   func()
 	}{
-		{"killed and started", func() { s.kill(); s.start() }},
-		{"FLUSHALL", func() { s.must("FLUSHALL") }},
-		{"scripts flushed", func() { s.must("SCRIPT", "FLUSH") }},
-		{"connections killed", func() { s.must("CLIENT", "KILL", "TYPE", "normal") }},
+		{"killed and started", func() { s.Kill(); s.Start() }},
+		{"FLUSHALL", func() { s.Must("FLUSHALL") }},
+		{"scripts flushed", func() { s.Must("SCRIPT", "FLUSH") }},
+		{"connections killed", func() { s.Must("CLIENT", "KILL", "TYPE", "normal") }},
 		{"killed, and started without its file", func() {
-			s.kill()
-			args := s.args
-			s.args = nil
-			s.start()
-			s.args = args
+			s.Kill()
+			args := s.Args
+			s.Args = nil
+			s.Start()
+			s.Args = args
 		}},
 		{"hangs for a while", func() {
-			thaw := s.freeze()
-			eventually(t, "a call fails", func() bool { return a.away() > 0 })
+			thaw := s.Freeze()
+			redistest.Eventually(t, "a call fails", func() bool { return a.away() > 0 })
 			thaw()
 		}},
 	} {
@@ -67,16 +68,16 @@ func TestAppOnRedis(t *testing.T) {
 // Redis is away for long: longer than sessions, rebalances and transactions of
 // Kafka last. The application stays a member, commits nothing, and goes on.
 func TestAppWhileRedisIsAwayForLong(t *testing.T) {
-	s := startRedis(t, "--appendonly", "yes")
+	s := redistest.Start(t, "--appendonly", "yes")
 	k := newKafka(t)
-	opts := s.options()
+	opts := serverOptions(s)
 	a := k.run("ratings", mustOpen(t, opts), func(c *weir.Config) {
 		c.SessionTimeout, c.RebalanceTimeout, c.TransactionTimeout = time.Second, 2*time.Second, 2*time.Second
 	})
 	rebalances := a.balanced()
 	k.send(500, 100)
 	a.check("ratings", opts)
-	s.kill()
+	s.Kill()
 	k.send(500, 100)
 	away := 8 * time.Second
 	for end := time.Now().Add(away); time.Now().Before(end); {
@@ -87,7 +88,7 @@ func TestAppWhileRedisIsAwayForLong(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	aborts := a.metrics.Sum(metric.Aborts)
-	s.start()
+	s.Start()
 	back := time.Now()
 	k.send(500, 100)
 	a.check("ratings", opts)
@@ -104,18 +105,18 @@ func TestAppWhileRedisIsAwayForLong(t *testing.T) {
 // A server that is full stops the application with the reason, and nothing is
 // committed past the write that failed: with room, the next start goes on.
 func TestAppOnFullRedis(t *testing.T) {
-	s := startRedis(t, "--appendonly", "yes")
+	s := redistest.Start(t, "--appendonly", "yes")
 	k := newKafka(t)
-	opts := s.options()
+	opts := serverOptions(s)
 	a := k.run("ratings", mustOpen(t, opts), nil)
 	k.send(300, 100)
 	a.check("ratings", opts)
-	s.must("CONFIG", "SET", "maxmemory", "1")
+	s.Must("CONFIG", "SET", "maxmemory", "1")
 	k.send(300, 100)
 	if err := <-a.done; !errors.Is(err, weir.ErrStoreFull) {
 		t.Fatalf("the application ended with %v, want ErrStoreFull", err)
 	}
-	s.must("CONFIG", "SET", "maxmemory", "0")
+	s.Must("CONFIG", "SET", "maxmemory", "0")
 	b := k.run("ratings", mustOpen(t, opts), nil)
 	k.send(300, 100)
 	b.check("ratings", opts)
@@ -128,20 +129,20 @@ func TestAppOnFullRedis(t *testing.T) {
 func TestAppThroughFailoversThatForget(t *testing.T) {
 	const failovers = 50
 	k := newKafka(t)
-	primary := startRedis(t, "--repl-diskless-sync", "no")
-	p := startProxy(t, primary.addr())
-	opts := primary.options()
-	opts.Addresses = []string{p.l.Addr().String()}
+	primary := redistest.Start(t, "--repl-diskless-sync", "no")
+	p := redistest.StartProxy(t, primary.Addr())
+	opts := serverOptions(primary)
+	opts.Addresses = []string{p.Addr()}
 	a := k.run("ratings", mustOpen(t, opts), func(c *weir.Config) { c.FlushInterval = time.Millisecond })
 	k.send(300, 100)
 	a.check("ratings", opts)
 	forgotten := 0
 	for range failovers {
-		replica := primary.startReplica("--repl-diskless-sync", "no")
-		tokens := func(s *redisServer) string {
+		replica := primary.StartReplica("--repl-diskless-sync", "no")
+		tokens := func(s *redistest.Server) string {
 			var list []string
 			for q := range appPartitions {
-				token, _ := s.must("HGET", metaKey(DefaultNamespace, state.ID{Application: "ratings", Task: fmt.Sprintf("0_%d", q)}), "token").ToString()
+				token, _ := s.Must("HGET", metaKey(DefaultNamespace, state.ID{Application: "ratings", Task: fmt.Sprintf("0_%d", q)}), "token").ToString()
 				list = append(list, token)
 			}
 			return strings.Join(list, " ")
@@ -149,21 +150,19 @@ func TestAppThroughFailoversThatForget(t *testing.T) {
 		k.send(300, 100)
 		// The replica stands still from here on; what the primary acknowledges
 		// after this is forgotten.
-		replica.must("REPLICAOF", "NO", "ONE")
+		replica.Must("REPLICAOF", "NO", "ONE")
 		left := tokens(replica)
 		k.send(300, 100)
 		k.collect()
-		eventually(t, "writes that the replica does not see", func() bool { return tokens(primary) != left })
+		redistest.Eventually(t, "writes that the replica does not see", func() bool { return tokens(primary) != left })
 		forgotten++
 		load := make(chan error, 1)
 		go func() { // while the primary dies
 			load <- k.cl.ProduceSync(k.ctx, &kgo.Record{Topic: "in", Key: []byte("load"), Value: []byte("x")}).FirstErr()
 		}()
-		primary.kill()
-		p.mu.Lock()
-		p.to = replica.addr()
-		p.mu.Unlock()
-		p.drop()
+		primary.Kill()
+		p.Forward(replica.Addr())
+		p.Drop()
 		if err := <-load; err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/embedded"
+	"github.com/weirstreams/weir/internal/redisconn"
+	"github.com/weirstreams/weir/internal/redistest"
 	"github.com/weirstreams/weir/metric"
 	"github.com/weirstreams/weir/serde"
 	"github.com/weirstreams/weir/state"
@@ -199,7 +201,7 @@ func (a *app) claims(verdict string) float64 {
 // to be expected from then on. It returns how many there were.
 func (a *app) balanced() float64 {
 	a.k.t.Helper()
-	eventually(a.k.t, "each worker runs its half of the tasks", func() bool {
+	redistest.Eventually(a.k.t, "each worker runs its half of the tasks", func() bool {
 		log := a.log.String()
 		for w := range 2 {
 			running := strings.Count(log, fmt.Sprintf(`msg="task running" worker=%d`, w))
@@ -368,7 +370,7 @@ func TestAppWhileRedisIsAway(t *testing.T) {
 	} {
 		c.begin()
 		k.send(300, 50)
-		eventually(t, c.how+": all tasks are away", func() bool {
+		redistest.Eventually(t, c.how+": all tasks are away", func() bool {
 			return a.away() >= appPartitions
 		})
 		if n := len(k.out); n != len(k.sent) {
@@ -387,7 +389,7 @@ func TestAppWhileRedisIsAway(t *testing.T) {
 	}
 	m.SetError("LOADING Redis is loading the dataset in memory")
 	k.send(10, 10)
-	eventually(t, "all tasks are away", func() bool { return strings.Count(a.log.String(), "the store is unavailable") > 0 })
+	redistest.Eventually(t, "all tasks are away", func() bool { return strings.Count(a.log.String(), "the store is unavailable") > 0 })
 	a.stop()
 	m.SetError("")
 	b := k.run("ratings", mustOpen(t, opts), nil)
@@ -442,11 +444,11 @@ func TestAppReadsAhead(t *testing.T) {
 	a.check("ratings", opts)
 	a.stop()
 	var reads, asked atomic.Int64
-	opts.hooks.before = func(calls []call) error {
+	opts.hooks.Before = func(calls []redisconn.Call) error {
 		for _, c := range calls {
-			if c.script == readScript {
+			if c.Script == readScript {
 				reads.Add(1)
-				asked.Add(int64(len(c.args)))
+				asked.Add(int64(len(c.Args)))
 			}
 		}
 		return nil

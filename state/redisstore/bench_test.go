@@ -11,33 +11,9 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/weirstreams/weir/internal/redistest"
 	"github.com/weirstreams/weir/state"
 )
-
-// cpu is the processor time that the server has used, in microseconds.
-func (s *redisServer) cpu() float64 {
-	s.t.Helper()
-	in := parseInfo(text(s.t, s, "INFO", "cpu"))
-	sum := 0.0
-	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
-		v, err := strconv.ParseFloat(in[name], 64)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		sum += v
-	}
-	return sum * 1e6
-}
-
-// memory is what the data of the server take.
-func (s *redisServer) memory() int64 {
-	s.t.Helper()
-	n, err := strconv.ParseInt(parseInfo(text(s.t, s, "INFO", "memory"))["used_memory"], 10, 64)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return n
-}
 
 const (
 	benchKeys  = 100_000
@@ -52,17 +28,17 @@ func BenchmarkApply(b *testing.B) {
 	for _, unordered := range []bool{true, false} {
 		for _, n := range []int{16, 128, 500, 2000} {
 			b.Run(fmt.Sprintf("unordered=%t/batch=%d", unordered, n), func(b *testing.B) {
-				s := startRedis(b)
-				plain := startRedis(b)
-				empty := s.memory()
-				opts := s.options()
+				s := redistest.Start(b)
+				plain := redistest.Start(b)
+				empty := s.Memory()
+				opts := serverOptions(s)
 				opts.Unordered = unordered
 				backend := mustOpen(b, opts)
 				v, err := backend.Claim(b.Context(), view0, "", "t")
 				if err != nil {
 					b.Fatal(err)
 				}
-				sets, err := plain.dial()
+				sets, err := plain.Dial()
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -98,20 +74,20 @@ func BenchmarkApply(b *testing.B) {
 				for range 3 * benchKeys / n { // most keys exist, as in a long run
 					turn()
 				}
-				ours, theirs := s.cpu(), plain.cpu()
+				ours, theirs := s.CPU(), plain.CPU()
 				b.ReportAllocs()
 				for b.Loop() {
 					turn()
 				}
 				records := float64(b.N * n)
-				ours, theirs = s.cpu()-ours, plain.cpu()-theirs
+				ours, theirs = s.CPU()-ours, plain.CPU()-theirs
 				b.ReportMetric(ours/records, "server-us/record")
 				b.ReportMetric(ours/theirs, "x-SET")
 				entries, err := v.ApproximateCount(b.Context(), state.Range{})
 				if err != nil {
 					b.Fatal(err)
 				}
-				b.ReportMetric(float64(s.memory()-empty)/float64(entries), "bytes/key")
+				b.ReportMetric(float64(s.Memory()-empty)/float64(entries), "bytes/key")
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/records, "ns/record")
 			})
 		}
@@ -122,8 +98,8 @@ func BenchmarkApply(b *testing.B) {
 func BenchmarkRead(b *testing.B) {
 	for _, n := range []int{1, 16, 128, 500} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
-			s := startRedis(b)
-			backend := mustOpen(b, s.options())
+			s := redistest.Start(b)
+			backend := mustOpen(b, serverOptions(s))
 			v, err := backend.Claim(b.Context(), view0, "", "t")
 			if err != nil {
 				b.Fatal(err)
@@ -139,7 +115,7 @@ func BenchmarkRead(b *testing.B) {
 			}
 			rng := rand.New(rand.NewPCG(1, 2))
 			keys := make([][]byte, n)
-			ours := s.cpu()
+			ours := s.CPU()
 			b.ReportAllocs()
 			for b.Loop() {
 				for i := range keys {
@@ -150,7 +126,7 @@ func BenchmarkRead(b *testing.B) {
 				}
 			}
 			records := float64(b.N * n)
-			b.ReportMetric((s.cpu()-ours)/records, "server-us/record")
+			b.ReportMetric((s.CPU()-ours)/records, "server-us/record")
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/records, "ns/record")
 		})
 	}
@@ -161,8 +137,8 @@ func BenchmarkRead(b *testing.B) {
 func BenchmarkClaim(b *testing.B) {
 	for _, n := range []int{10_000, 1_000_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
-			s := startRedis(b)
-			backend := mustOpen(b, s.options())
+			s := redistest.Start(b)
+			backend := mustOpen(b, serverOptions(s))
 			v, err := backend.Claim(b.Context(), view0, "", "t")
 			if err != nil {
 				b.Fatal(err)

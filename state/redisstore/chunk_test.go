@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -34,7 +35,7 @@ func keysOf(t testing.TB, b *Backend, id state.ID) []string {
 	t.Helper()
 	meta := b.target(id).meta
 	var keys []string
-	for _, client := range b.s.nodes() {
+	for _, client := range b.s.Nodes() {
 		list, err := client.Do(t.Context(), client.B().Arbitrary("KEYS").Args(strings.NewReplacer("{", `\{`, "}", `\}`).Replace(meta)+":*").Build()).AsStrSlice()
 		if err != nil {
 			t.Fatal(err)
@@ -130,7 +131,7 @@ func TestCrashBetweenChunks(t *testing.T) {
 		for met := true; met; points++ {
 			opts := miniRedis(t)
 			var n network
-			opts.hooks = hooks{n.before, n.after}
+			opts.hooks = redisconn.Hooks{Before: n.before, After: n.after}
 			b := mustOpen(t, opts)
 			v, err := b.Claim(t.Context(), id, "", "t0")
 			if err != nil {
@@ -211,11 +212,11 @@ func TestChunkBounds(t *testing.T) {
 	t.Parallel()
 	opts := miniRedis(t)
 	largest, calls := 0, 0
-	opts.hooks.before = func(list []call) error {
+	opts.hooks.Before = func(list []redisconn.Call) error {
 		for _, c := range list {
 			calls++
 			size, longest := 0, 0
-			for _, a := range c.args {
+			for _, a := range c.Args {
 				size += len(a)
 				longest = max(longest, len(a))
 			}
@@ -224,10 +225,10 @@ func TestChunkBounds(t *testing.T) {
 			}
 			const overhead = 32 << 10 // flags and counts
 			if size-longest > maxChunkBytes+overhead {
-				t.Errorf("%s: %d bytes", c.script.name, size)
+				t.Errorf("%s: %d bytes", c.Script.Name, size)
 			}
-			if n := len(c.args); n > 2*maxChunkKeys+100 {
-				t.Errorf("%s: %d arguments", c.script.name, n)
+			if n := len(c.Args); n > 2*maxChunkKeys+100 {
+				t.Errorf("%s: %d arguments", c.Script.Name, n)
 			}
 		}
 		if len(list) > maxPipeline+2 {
@@ -273,9 +274,9 @@ func TestOneCallPerBatch(t *testing.T) {
 	t.Parallel()
 	opts := miniRedis(t)
 	var made []string
-	opts.hooks.before = func(list []call) error {
+	opts.hooks.Before = func(list []redisconn.Call) error {
 		for _, c := range list {
-			made = append(made, c.script.name)
+			made = append(made, c.Script.Name)
 		}
 		made = append(made, ";")
 		return nil

@@ -10,22 +10,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirstreams/weir/internal/redisconn"
+	"github.com/weirstreams/weir/internal/redistest"
 	"github.com/weirstreams/weir/state"
 )
 
-func clusterOptions(nodes []*redisServer) Options {
+func clusterOptions(nodes []*redistest.Server) Options {
 	o := Options{Cluster: true, Check: CheckWarn, Timeout: time.Second}
 	for _, n := range nodes {
-		o.Addresses = append(o.Addresses, n.addr())
+		o.Addresses = append(o.Addresses, n.Addr())
 	}
 	return o
 }
 
 // ownerOf returns the node that serves a slot, and another one.
-func ownerOf(t *testing.T, nodes []*redisServer, slot int) (at, other *redisServer) {
+func ownerOf(t *testing.T, nodes []*redistest.Server, slot int) (at, other *redistest.Server) {
 	t.Helper()
 	for i, n := range nodes {
-		if slot >= i*slots/len(nodes) && slot < (i+1)*slots/len(nodes) {
+		if slot >= i*redisconn.Slots/len(nodes) && slot < (i+1)*redisconn.Slots/len(nodes) {
 			return n, nodes[(i+1)%len(nodes)]
 		}
 	}
@@ -36,11 +38,11 @@ func ownerOf(t *testing.T, nodes []*redisServer, slot int) (at, other *redisServ
 // The slot of a view is moved to another node under load: MOVED, ASK and
 // TRYAGAIN. Some calls may find it unavailable; nothing is lost or torn.
 func TestClusterMovesSlot(t *testing.T) {
-	nodes := startCluster(t, 3)
+	nodes := redistest.StartCluster(t, 3)
 	o := newOwner(t, clusterOptions(nodes))
 	o.apply(1000, 100)
-	slot := int(crc16(tag(view0)) % slots)
-	if n, err := nodes[0].must("CLUSTER", "KEYSLOT", metaKey(DefaultNamespace, view0)).AsInt64(); err != nil || int(n) != slot {
+	slot := int(redisconn.CRC16(tag(view0)) % redisconn.Slots)
+	if n, err := nodes[0].Must("CLUSTER", "KEYSLOT", metaKey(DefaultNamespace, view0)).AsInt64(); err != nil || int(n) != slot {
 		t.Fatalf("the slot is %d, the server says %d, error %v", slot, n, err)
 	}
 	at, to := ownerOf(t, nodes, slot)
@@ -66,17 +68,17 @@ func TestClusterMovesSlot(t *testing.T) {
 			}
 		}
 	}
-	to.must("CLUSTER", "SETSLOT", strconv.Itoa(slot), "IMPORTING", at.nodeID())
-	at.must("CLUSTER", "SETSLOT", strconv.Itoa(slot), "MIGRATING", to.nodeID())
+	to.Must("CLUSTER", "SETSLOT", strconv.Itoa(slot), "IMPORTING", at.NodeID())
+	at.Must("CLUSTER", "SETSLOT", strconv.Itoa(slot), "MIGRATING", to.NodeID())
 	for i := 0; ; i++ {
-		keys, err := at.must("CLUSTER", "GETKEYSINSLOT", strconv.Itoa(slot), "1").AsStrSlice()
+		keys, err := at.Must("CLUSTER", "GETKEYSINSLOT", strconv.Itoa(slot), "1").AsStrSlice()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(keys) == 0 {
 			break
 		}
-		at.must("MIGRATE", "127.0.0.1", to.port, keys[0], "0", "10000")
+		at.Must("MIGRATE", "127.0.0.1", to.Port, keys[0], "0", "10000")
 		step(20)
 		if i == 3 {
 			step(1500)
@@ -86,10 +88,10 @@ func TestClusterMovesSlot(t *testing.T) {
 		}
 	}
 	step(20)
-	for _, n := range []*redisServer{to, at, nodes[0], nodes[1], nodes[2]} {
-		n.must("CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", to.nodeID())
+	for _, n := range []*redistest.Server{to, at, nodes[0], nodes[1], nodes[2]} {
+		n.Must("CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", to.NodeID())
 	}
-	eventually(t, "the view is served again", func() bool {
+	redistest.Eventually(t, "the view is served again", func() bool {
 		step(20)
 		return pending == nil
 	})
@@ -100,7 +102,7 @@ func TestClusterMovesSlot(t *testing.T) {
 	if met["TRYAGAIN"] == 0 {
 		t.Error("no call met the half-moved slot")
 	}
-	if keys := at.keys(); len(keys) > 0 {
+	if keys := at.Keys(); len(keys) > 0 {
 		t.Errorf("the former node still has %q", keys)
 	}
 }
@@ -108,24 +110,24 @@ func TestClusterMovesSlot(t *testing.T) {
 // A node dies: its slots are unavailable, and the whole cluster with the
 // default settings. It comes back, with its file.
 func TestClusterNodeDies(t *testing.T) {
-	nodes := startCluster(t, 3)
+	nodes := redistest.StartCluster(t, 3)
 	for _, n := range nodes {
-		n.must("CONFIG", "SET", "appendonly", "yes")
+		n.Must("CONFIG", "SET", "appendonly", "yes")
 	}
 	o := newOwner(t, clusterOptions(nodes))
 	o.apply(100, 100)
-	at, _ := ownerOf(t, nodes, int(crc16(tag(view0))%slots))
-	eventually(t, "the file", func() bool {
-		in := parseInfo(text(t, at, "INFO", "persistence"))
+	at, _ := ownerOf(t, nodes, int(redisconn.CRC16(tag(view0))%redisconn.Slots))
+	redistest.Eventually(t, "the file", func() bool {
+		in := at.Info("persistence")
 		return in["aof_enabled"] == "1" && in["aof_rewrite_in_progress"] == "0" && in["aof_rewrite_scheduled"] == "0"
 	})
-	at.kill()
+	at.Kill()
 	again, err := o.try(10, 10)
 	mustBe(t, "Apply", err, state.ErrUnavailable)
 	// The others find out, and then do not serve either.
-	_, alive := ownerOf(t, nodes, int(crc16(tag(view0))%slots))
-	eventually(t, "the cluster is down", func() bool {
-		return strings.Contains(text(t, alive, "CLUSTER", "INFO"), "cluster_state:fail")
+	_, alive := ownerOf(t, nodes, int(redisconn.CRC16(tag(view0))%redisconn.Slots))
+	redistest.Eventually(t, "the cluster is down", func() bool {
+		return strings.Contains(alive.Text("CLUSTER", "INFO"), "cluster_state:fail")
 	})
 	down := clusterOptions(nodes)
 	down.Check = CheckOff
@@ -137,7 +139,7 @@ func TestClusterNodeDies(t *testing.T) {
 	other := state.ID{Application: "app"}
 	for p := 0; ; p++ {
 		other.Task = "0_" + strconv.Itoa(p)
-		if n, _ := ownerOf(t, nodes, int(crc16(tag(other))%slots)); n == alive {
+		if n, _ := ownerOf(t, nodes, int(redisconn.CRC16(tag(other))%redisconn.Slots)); n == alive {
 			break
 		}
 	}
@@ -146,8 +148,8 @@ func TestClusterNodeDies(t *testing.T) {
 	if !strings.Contains(err.Error(), "CLUSTERDOWN") {
 		t.Errorf("the error does not name the reason: %v", err)
 	}
-	at.args = append(at.args, "--appendonly", "yes")
-	at.start()
+	at.Args = append(at.Args, "--appendonly", "yes")
+	at.Start()
 	o.soon(again)
 	o.check()
 }
@@ -155,20 +157,20 @@ func TestClusterNodeDies(t *testing.T) {
 // WAIT counts the replicas of the node that has the view, on the connection that
 // wrote, also in a cluster, where a client may be sent elsewhere in between.
 func TestClusterWaitReplicas(t *testing.T) {
-	nodes := startCluster(t, 3)
+	nodes := redistest.StartCluster(t, 3)
 	opts := clusterOptions(nodes)
 	opts.WaitReplicas, opts.WaitTimeout = 1, 200*time.Millisecond
 	b := mustOpen(t, opts)
 	_, err := b.Claim(t.Context(), view0, "", "t1")
 	mustBe(t, "Claim without a replica", err, ErrReplicas)
-	at, _ := ownerOf(t, nodes, int(crc16(tag(view0))%slots))
-	at.must("CONFIG", "SET", "repl-diskless-sync", "no")
-	replica := startRedis(t, "--cluster-enabled", "yes", "--cluster-port", freePort(t), "--repl-diskless-sync", "no")
-	replica.must("CLUSTER", "MEET", "127.0.0.1", at.port, at.args[3])
-	eventually(t, "the replica knows its primary", func() bool {
-		return replica.do("CLUSTER", "REPLICATE", at.nodeID()).Error() == nil
+	at, _ := ownerOf(t, nodes, int(redisconn.CRC16(tag(view0))%redisconn.Slots))
+	at.Must("CONFIG", "SET", "repl-diskless-sync", "no")
+	replica := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-port", redistest.FreePort(t), "--repl-diskless-sync", "no")
+	replica.Must("CLUSTER", "MEET", "127.0.0.1", at.Port, at.Args[3])
+	redistest.Eventually(t, "the replica knows its primary", func() bool {
+		return replica.Do("CLUSTER", "REPLICATE", at.NodeID()).Error() == nil
 	})
-	at.awaitOnline(1)
+	at.AwaitOnline(1)
 	o := &owner{t: t, b: b, want: map[string]string{}}
 	token, err := b.Token(t.Context(), view0)
 	if err != nil || token != "t1" {
@@ -178,7 +180,7 @@ func TestClusterWaitReplicas(t *testing.T) {
 	o.apply(100, 100)
 	o.apply(2000, 200)
 	o.check()
-	thaw := replica.freeze()
+	thaw := replica.Freeze()
 	again, err := o.try(10, 10)
 	mustBe(t, "Apply without a replica", err, ErrReplicas)
 	thaw()
@@ -188,7 +190,7 @@ func TestClusterWaitReplicas(t *testing.T) {
 
 // The views of an application are on all nodes.
 func TestClusterSpreads(t *testing.T) {
-	nodes := startCluster(t, 3)
+	nodes := redistest.StartCluster(t, 3)
 	b := mustOpen(t, clusterOptions(nodes))
 	for p := range 12 {
 		if _, err := b.Claim(t.Context(), state.ID{Application: "ratings", Task: "0_" + strconv.Itoa(p)}, "", "t"); err != nil {
@@ -197,7 +199,7 @@ func TestClusterSpreads(t *testing.T) {
 	}
 	for _, n := range nodes {
 		metas := 0
-		for _, k := range n.keys() {
+		for _, k := range n.Keys() {
 			if strings.HasSuffix(k, "}") {
 				metas++
 			}

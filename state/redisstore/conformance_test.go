@@ -7,12 +7,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"go.uber.org/goleak"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 	"github.com/weirstreams/weir/state/statetest"
 )
@@ -56,19 +56,6 @@ func mustOpen(t testing.TB, opts Options) *Backend {
 	return b
 }
 
-// waitLimit bounds every wait for a server.
-const waitLimit = 30 * time.Second
-
-// eventually polls until ok says yes.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(waitLimit); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, waitLimit)
-		}
-	}
-}
-
 // network stands between a backend and its server. It counts the calls that
 // write, and can break.
 type network struct {
@@ -101,9 +88,9 @@ func (n *network) met() bool {
 }
 
 // reads are the calls that change nothing.
-var reads = []string{"read", "page", "count", "HGET"}
+var reads = []string{"read", "page", "count", "segments", "HGET"}
 
-func (n *network) before(calls []call) error {
+func (n *network) before(calls []redisconn.Call) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.mu.armed {
@@ -112,7 +99,7 @@ func (n *network) before(calls []call) error {
 	if n.mu.down {
 		return state.ErrUnavailable
 	}
-	if slices.ContainsFunc(calls, func(c call) bool { return !slices.Contains(reads, c.script.name) }) {
+	if slices.ContainsFunc(calls, func(c redisconn.Call) bool { return !slices.Contains(reads, c.Script.Name) }) {
 		n.mu.left--
 	}
 	if n.mu.left < 0 {
@@ -124,7 +111,7 @@ func (n *network) before(calls []call) error {
 	return nil
 }
 
-func (n *network) after([]call) error {
+func (n *network) after([]redisconn.Call) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.armed && n.mu.down {
@@ -138,7 +125,7 @@ func (n *network) after([]call) error {
 // carried out, and only its reply is lost.
 func harness(t *testing.T, opts Options, lost bool) statetest.Harness {
 	var n network
-	opts.hooks = hooks{n.before, n.after}
+	opts.hooks = redisconn.Hooks{Before: n.before, After: n.after}
 	b := mustOpen(t, opts)
 	return statetest.Harness{
 		Backend: b,
@@ -170,11 +157,11 @@ func harness(t *testing.T, opts Options, lost bool) statetest.Harness {
 // key, if there is one.
 func raw(t testing.TB, b *Backend, args ...string) rueidis.RedisResult {
 	t.Helper()
-	c := b.s.client.B().Arbitrary(args[0])
+	c := b.s.Client().B().Arbitrary(args[0])
 	if len(args) > 1 {
 		c = c.Keys(args[1]).Args(args[2:]...)
 	}
-	r := b.s.client.Do(context.Background(), c.Build())
+	r := b.s.Client().Do(context.Background(), c.Build())
 	if err := r.Error(); err != nil && !rueidis.IsRedisNil(err) {
 		t.Fatalf("%v: %v", args, err)
 	}

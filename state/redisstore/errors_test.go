@@ -9,6 +9,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -72,7 +73,7 @@ func TestBreakerIgnoresCallersWhoGiveUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	id := state.ID{Application: "a", Task: "0_0"}
-	for range 3 * breakerFailures {
+	for range 3 * redisconn.BreakerFailures {
 		if _, err := b.Token(ctx, id); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
@@ -88,7 +89,7 @@ func TestBreaker(t *testing.T) {
 	t.Parallel()
 	opts := miniRedis(t)
 	calls, down := 0, true
-	opts.hooks.before = func([]call) error {
+	opts.hooks.Before = func([]redisconn.Call) error {
 		calls++
 		if down {
 			return state.ErrUnavailable
@@ -102,18 +103,18 @@ func TestBreaker(t *testing.T) {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
-	if calls != breakerFailures {
-		t.Errorf("%d calls reached the server, want %d", calls, breakerFailures)
+	if calls != redisconn.BreakerFailures {
+		t.Errorf("%d calls reached the server, want %d", calls, redisconn.BreakerFailures)
 	}
 	down = false
-	for calls == breakerFailures {
+	for calls == redisconn.BreakerFailures {
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Token(t.Context(), id); err != nil && !errors.Is(err, state.ErrUnavailable) {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond) // breakerOpen has to pass
+		time.Sleep(10 * time.Millisecond) // redisconn.BreakerOpen has to pass
 	}
 	if _, err := b.Token(t.Context(), id); err != nil {
 		t.Errorf("the server is back: %v", err)

@@ -10,10 +10,11 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/weirstreams/weir/internal/redisconn"
+	"github.com/weirstreams/weir/internal/redistest"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -96,7 +97,7 @@ func (o *owner) apply(n, size int) {
 // before.
 func (o *owner) soon(again func() error) {
 	o.t.Helper()
-	eventually(o.t, "the server is back", func() bool {
+	redistest.Eventually(o.t, "the server is back", func() bool {
 		err := again()
 		if err != nil && !errors.Is(err, state.ErrUnavailable) {
 			o.t.Fatalf("%v, want state.ErrUnavailable until it works", err)
@@ -144,14 +145,14 @@ func (o *owner) check() {
 // With an append-only file a killed server comes back with everything that it
 // acknowledged; until then calls fail at once.
 func TestKilledWithAppendOnlyFile(t *testing.T) {
-	s := startRedis(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	o := newOwner(t, s.options())
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	o := newOwner(t, serverOptions(s))
 	o.apply(100, 100)
 	o.apply(2000, 500) // larger than a chunk
-	s.kill()
+	s.Kill()
 	again, err := o.try(10, 10)
 	mustBe(t, "Apply while the server is down", err, state.ErrUnavailable)
-	for range breakerFailures {
+	for range redisconn.BreakerFailures {
 		mustBe(t, "Apply while the server is down", again(), state.ErrUnavailable)
 	}
 	begin := time.Now()
@@ -159,18 +160,18 @@ func TestKilledWithAppendOnlyFile(t *testing.T) {
 	if took := time.Since(begin); took > 500*time.Millisecond {
 		t.Errorf("a call took %v although the server is known to be down", took)
 	}
-	s.start()
+	s.Start()
 	o.soon(again)
 	o.check()
 }
 
 // Without one it comes back empty: the owner is refused, and may begin anew.
 func TestKilledWithoutAppendOnlyFile(t *testing.T) {
-	s := startRedis(t)
-	o := newOwner(t, s.options())
+	s := redistest.Start(t)
+	o := newOwner(t, serverOptions(s))
 	o.apply(100, 100)
-	s.kill()
-	s.start()
+	s.Kill()
+	s.Start()
 	err := error(state.ErrUnavailable)
 	for errors.Is(err, state.ErrUnavailable) {
 		_, err = o.try(10, 10)
@@ -192,10 +193,10 @@ func mustBeGone(t testing.TB, what string, err error) {
 }
 
 func TestFlushAll(t *testing.T) {
-	s := startRedis(t)
-	o := newOwner(t, s.options())
+	s := redistest.Start(t)
+	o := newOwner(t, serverOptions(s))
 	o.apply(100, 100)
-	s.must("FLUSHALL")
+	s.Must("FLUSHALL")
 	_, err := o.try(10, 10)
 	mustBeGone(t, "Apply", err)
 	_, err = o.try(2000, 1000)
@@ -209,7 +210,7 @@ func TestFlushAll(t *testing.T) {
 	_, err = o.v.Bulk(t.Context(), o.token)
 	mustBeGone(t, "Bulk", err)
 	mustBeGone(t, "Clear", o.v.Clear(t.Context(), o.token, "x"))
-	if keys := s.keys(); len(keys) > 0 {
+	if keys := s.Keys(); len(keys) > 0 {
 		t.Errorf("a refused owner made keys: %q", keys)
 	}
 	o.want = map[string]string{}
@@ -220,13 +221,13 @@ func TestFlushAll(t *testing.T) {
 
 // FLUSHALL between two chunks of a large batch, or of a restore.
 func TestFlushAllBetweenChunks(t *testing.T) {
-	s := startRedis(t)
-	opts := s.options()
+	s := redistest.Start(t)
+	opts := serverOptions(s)
 	flush := false
-	opts.hooks.before = func(calls []call) error {
-		if flush && calls[len(calls)-1].script.name == "flip" {
+	opts.hooks.Before = func(calls []redisconn.Call) error {
+		if flush && calls[len(calls)-1].Script.Name == "flip" {
 			flush = false
-			s.must("FLUSHALL")
+			s.Must("FLUSHALL")
 		}
 		return nil
 	}
@@ -238,7 +239,7 @@ func TestFlushAllBetweenChunks(t *testing.T) {
 	if flush {
 		t.Error("the batch was not staged")
 	}
-	if keys := s.keys(); len(keys) > 0 {
+	if keys := s.Keys(); len(keys) > 0 {
 		t.Errorf("a refused owner made keys: %q", keys)
 	}
 }
@@ -251,13 +252,13 @@ func TestOutOfMemory(t *testing.T) {
 		{5000, 1000, 2 << 20}, // some chunks fit
 	} {
 		t.Run(fmt.Sprint(c.keys), func(t *testing.T) {
-			s := startRedis(t)
-			o := newOwner(t, s.options())
+			s := redistest.Start(t)
+			o := newOwner(t, serverOptions(s))
 			o.apply(100, 100)
-			used := parseInfo(text(t, s, "INFO", "memory"))["used_memory"]
+			used := s.Info("memory")["used_memory"]
 			limit := 0
 			fmt.Sscan(used, &limit)
-			s.must("CONFIG", "SET", "maxmemory", fmt.Sprint(limit+c.limit))
+			s.Must("CONFIG", "SET", "maxmemory", fmt.Sprint(limit+c.limit))
 			again, err := o.try(c.keys, c.size)
 			mustBe(t, "Apply", err, state.ErrFull)
 			o.check()
@@ -273,62 +274,53 @@ func TestOutOfMemory(t *testing.T) {
 			}
 			o.token = next
 			o.check()
-			s.must("CONFIG", "SET", "maxmemory", "0")
+			s.Must("CONFIG", "SET", "maxmemory", "0")
 			o.apply(c.keys, c.size)
 			o.check()
 		})
 	}
 }
 
-func text(t testing.TB, s *redisServer, args ...string) string {
-	t.Helper()
-	text, err := s.must(args...).ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
 // refusing are set-ups in which a server refuses writes, and how to end them.
 var refusing = []struct {
 	code  string
-	begin func(t *testing.T, s *redisServer)
-	end   func(t *testing.T, s *redisServer)
+	begin func(t *testing.T, s *redistest.Server)
+	end   func(t *testing.T, s *redistest.Server)
 }{
 	{"NOREPLICAS",
-		func(t *testing.T, s *redisServer) { s.must("CONFIG", "SET", "min-replicas-to-write", "1") },
-		func(t *testing.T, s *redisServer) { s.must("CONFIG", "SET", "min-replicas-to-write", "0") }},
+		func(t *testing.T, s *redistest.Server) { s.Must("CONFIG", "SET", "min-replicas-to-write", "1") },
+		func(t *testing.T, s *redistest.Server) { s.Must("CONFIG", "SET", "min-replicas-to-write", "0") }},
 	{"READONLY",
-		func(t *testing.T, s *redisServer) { s.must("REPLICAOF", "127.0.0.1", freePort(t)) },
-		func(t *testing.T, s *redisServer) { s.must("REPLICAOF", "NO", "ONE") }},
+		func(t *testing.T, s *redistest.Server) { s.Must("REPLICAOF", "127.0.0.1", redistest.FreePort(t)) },
+		func(t *testing.T, s *redistest.Server) { s.Must("REPLICAOF", "NO", "ONE") }},
 	{"MISCONF",
-		func(t *testing.T, s *redisServer) {
-			s.must("CONFIG", "SET", "save", "3600 1")
+		func(t *testing.T, s *redistest.Server) {
+			s.Must("CONFIG", "SET", "save", "3600 1")
 			// Root may write everywhere, but not into a folder that is gone.
-			if err := os.RemoveAll(s.dir); err != nil {
+			if err := os.RemoveAll(s.Dir); err != nil {
 				t.Fatal(err)
 			}
-			s.do("BGSAVE")
-			eventually(t, "a snapshot that fails", func() bool {
-				return parseInfo(text(t, s, "INFO", "persistence"))["rdb_last_bgsave_status"] == "err"
+			s.Do("BGSAVE")
+			redistest.Eventually(t, "a snapshot that fails", func() bool {
+				return s.Info("persistence")["rdb_last_bgsave_status"] == "err"
 			})
 		},
-		func(t *testing.T, s *redisServer) { s.must("CONFIG", "SET", "stop-writes-on-bgsave-error", "no") }},
+		func(t *testing.T, s *redistest.Server) { s.Must("CONFIG", "SET", "stop-writes-on-bgsave-error", "no") }},
 	{"BUSY",
-		func(t *testing.T, s *redisServer) {
-			s.must("CONFIG", "SET", "lua-time-limit", "20")
+		func(t *testing.T, s *redistest.Server) {
+			s.Must("CONFIG", "SET", "lua-time-limit", "20")
 			done := make(chan struct{})
 			t.Cleanup(func() { <-done })
 			go func() {
 				defer close(done)
-				s.do("EVAL", "while true do end", "0") // until it is killed
+				s.Do("EVAL", "while true do end", "0") // until it is killed
 			}()
-			eventually(t, "a busy script", func() bool {
-				err := s.do("GET", "x").Error()
+			redistest.Eventually(t, "a busy script", func() bool {
+				err := s.Do("GET", "x").Error()
 				return err != nil && strings.HasPrefix(err.Error(), "BUSY")
 			})
 		},
-		func(t *testing.T, s *redisServer) { s.must("SCRIPT", "KILL") }},
+		func(t *testing.T, s *redistest.Server) { s.Must("SCRIPT", "KILL") }},
 }
 
 // A server that refuses writes for a time: nothing is changed, the error names
@@ -336,8 +328,8 @@ var refusing = []struct {
 func TestRefusedWrites(t *testing.T) {
 	for _, c := range refusing {
 		t.Run(c.code, func(t *testing.T) {
-			s := startRedis(t)
-			o := newOwner(t, s.options())
+			s := redistest.Start(t)
+			o := newOwner(t, serverOptions(s))
 			o.apply(100, 100)
 			c.begin(t, s)
 			again, err := o.try(10, 10)
@@ -362,24 +354,24 @@ func TestRefusedWrites(t *testing.T) {
 
 // A server that loads its data answers, and serves nothing.
 func TestLoading(t *testing.T) {
-	s := startRedis(t, "--appendonly", "yes", "--loading-process-events-interval-bytes", "1024")
-	o := newOwner(t, s.options())
+	s := redistest.Start(t, "--appendonly", "yes", "--loading-process-events-interval-bytes", "1024")
+	o := newOwner(t, serverOptions(s))
 	o.apply(100, 100)
 	for i := range 20 {
 		var args []string
 		for j := range 100 {
 			args = append(args, fmt.Sprintf("filler %d %d", i, j), strings.Repeat("x", 100))
 		}
-		s.must(append([]string{"MSET"}, args...)...)
+		s.Must(append([]string{"MSET"}, args...)...)
 	}
-	s.must("BGREWRITEAOF")
-	eventually(t, "the rewrite", func() bool {
-		in := parseInfo(text(t, s, "INFO", "persistence"))
+	s.Must("BGREWRITEAOF")
+	redistest.Eventually(t, "the rewrite", func() bool {
+		in := s.Info("persistence")
 		return in["aof_rewrite_in_progress"] == "0" && in["aof_rewrite_scheduled"] == "0"
 	})
-	s.kill()
-	s.args = append(s.args, "--key-load-delay", "1000") // microseconds for each key
-	s.launch()
+	s.Kill()
+	s.Args = append(s.Args, "--key-load-delay", "1000") // microseconds for each key
+	s.Launch()
 	loading := false
 	again, _ := o.try(10, 10)
 	o.soon(func() error {
@@ -395,18 +387,18 @@ func TestLoading(t *testing.T) {
 
 // The server forgets scripts: on demand, and with each restart.
 func TestNoScript(t *testing.T) {
-	s := startRedis(t)
-	o := newOwner(t, s.options())
+	s := redistest.Start(t)
+	o := newOwner(t, serverOptions(s))
 	for range 3 {
-		s.must("SCRIPT", "FLUSH")
+		s.Must("SCRIPT", "FLUSH")
 		o.apply(2000, 500)
-		s.must("SCRIPT", "FLUSH")
+		s.Must("SCRIPT", "FLUSH")
 		o.check()
-		s.must("SCRIPT", "FLUSH")
+		s.Must("SCRIPT", "FLUSH")
 		if err := o.v.Clear(t.Context(), o.token, o.next()); err != nil {
 			t.Fatal(err)
 		}
-		s.must("SCRIPT", "FLUSH")
+		s.Must("SCRIPT", "FLUSH")
 		o.want = map[string]string{}
 		o.claim(state.Token(fmt.Sprintf("token %d", o.n)))
 		o.check()
@@ -416,19 +408,19 @@ func TestNoScript(t *testing.T) {
 // A connection that is half open: the server neither answers nor refuses. Calls
 // end after Timeout, then at once; what was written meanwhile is recognised.
 func TestHalfOpenConnection(t *testing.T) {
-	s := startRedis(t)
-	opts := s.options()
+	s := redistest.Start(t)
+	opts := serverOptions(s)
 	opts.Timeout, opts.DialTimeout = 200*time.Millisecond, 200*time.Millisecond
 	o := newOwner(t, opts)
 	o.apply(100, 100)
-	thaw := s.freeze()
+	thaw := s.Freeze()
 	begin := time.Now()
 	again, err := o.try(10, 10)
 	mustBe(t, "Apply", err, state.ErrUnavailable)
 	if took := time.Since(begin); took < opts.Timeout || took > 10*opts.Timeout {
 		t.Errorf("a call took %v, Timeout is %v", took, opts.Timeout)
 	}
-	for range 2 * breakerFailures {
+	for range 2 * redisconn.BreakerFailures {
 		mustBe(t, "Apply", again(), state.ErrUnavailable)
 	}
 	begin = time.Now()
@@ -442,128 +434,48 @@ func TestHalfOpenConnection(t *testing.T) {
 	o.check()
 }
 
-// proxy passes bytes on, and can lose the server's answers.
-type proxy struct {
-	l  net.Listener
-	to string
-	wg sync.WaitGroup
-	mu struct {
-		sync.Mutex
-		conns []net.Conn
-		cut   bool // drop what the server says, and the connection with it
-	}
-}
-
-func startProxy(t testing.TB, to string) *proxy {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{l: l, to: to}
-	p.wg.Go(p.accept)
-	t.Cleanup(func() {
-		l.Close()
-		p.drop()
-		p.wg.Wait()
-	})
-	return p
-}
-
-func (p *proxy) drop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.mu.conns {
-		c.Close()
-	}
-	p.mu.conns = nil
-}
-
-func (p *proxy) cut(on bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.cut = on
-}
-
-func (p *proxy) accept() {
-	for {
-		c, err := p.l.Accept()
-		if err != nil {
-			return
-		}
-		s, err := net.Dial("tcp", p.to)
-		if err != nil {
-			c.Close()
-			continue
-		}
-		p.mu.Lock()
-		p.mu.conns = append(p.mu.conns, c, s)
-		p.mu.Unlock()
-		p.wg.Go(func() { p.pass(s, c, false) })
-		p.wg.Go(func() { p.pass(c, s, true) })
-	}
-}
-
-func (p *proxy) pass(to, from net.Conn, answers bool) {
-	defer to.Close()
-	defer from.Close()
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buf)
-		p.mu.Lock()
-		cut := p.mu.cut && answers
-		p.mu.Unlock()
-		if err != nil || cut {
-			return
-		}
-		if _, err := to.Write(buf[:n]); err != nil {
-			return
-		}
-	}
-}
-
 // The server carries out a call, and the connection breaks before the reply.
 // The call is made once, its caller is told, and its repetition is recognised.
 func TestReplyLost(t *testing.T) {
-	s := startRedis(t)
-	p := startProxy(t, s.addr())
-	opts := s.options()
-	_, port, _ := net.SplitHostPort(p.l.Addr().String())
+	s := redistest.Start(t)
+	p := redistest.StartProxy(t, s.Addr())
+	opts := serverOptions(s)
+	_, port, _ := net.SplitHostPort(p.Addr())
 	opts.Addresses = []string{net.JoinHostPort("127.0.0.1", port)}
 	o := newOwner(t, opts)
 	o.apply(100, 100)
-	calls := func() string { return parseInfo(text(t, s, "INFO", "commandstats"))["cmdstat_evalsha"] }
+	calls := func() string { return s.Info("commandstats")["cmdstat_evalsha"] }
 	count := func() (n int) {
 		fmt.Sscanf(calls(), "calls=%d", &n)
 		return n
 	}
 	before := count()
-	p.cut(true)
+	p.Cut(true)
 	again, err := o.try(10, 10)
 	mustBe(t, "Apply whose reply is lost", err, state.ErrUnavailable)
 	if n := count() - before; n != 1 {
 		t.Errorf("the driver made the call %d times", n)
 	}
-	other := mustOpen(t, s.options())
+	other := mustOpen(t, serverOptions(s))
 	if token, err := other.Token(t.Context(), view0); err != nil || token == o.token {
 		t.Fatalf("token %q, error %v: the call was not carried out", token, err)
 	}
-	p.cut(false)
+	p.Cut(false)
 	o.soon(again)
 	o.check()
 
 	// The same for the flip of a large batch, whose overlay stays behind.
 	flip := false
-	o.b.s.opts.hooks.before = func(calls []call) error {
-		if calls[len(calls)-1].script.name == "flip" && !flip {
+	o.b.s.Options().Hooks.Before = func(calls []redisconn.Call) error {
+		if calls[len(calls)-1].Script.Name == "flip" && !flip {
 			flip = true
-			p.cut(true)
+			p.Cut(true)
 		}
 		return nil
 	}
 	again, err = o.try(5000, 300)
 	mustBe(t, "Apply whose reply is lost", err, state.ErrUnavailable)
-	p.cut(false)
+	p.Cut(false)
 	o.soon(again)
 	o.check()
 	o.apply(100, 10)
@@ -574,10 +486,10 @@ func TestReplyLost(t *testing.T) {
 
 // Two databases of a server are two stores.
 func TestWrongDatabase(t *testing.T) {
-	s := startRedis(t)
-	o := newOwner(t, s.options())
+	s := redistest.Start(t)
+	o := newOwner(t, serverOptions(s))
 	o.apply(100, 100)
-	opts := s.options()
+	opts := serverOptions(s)
 	opts.Database = 3
 	other := mustOpen(t, opts)
 	if token, err := other.Token(t.Context(), view0); err != nil || token != "" {
@@ -604,13 +516,13 @@ func TestWrongDatabase(t *testing.T) {
 func TestKeyDamagedByHand(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		for _, by := range []string{"DEL", "SET"} {
-			s := startRedis(t)
+			s := redistest.Start(t)
 			for i := 0; ; i++ {
-				s.must("FLUSHALL")
-				opts := s.options()
+				s.Must("FLUSHALL")
+				opts := serverOptions(s)
 				stop := false
-				opts.hooks.before = func(calls []call) error {
-					if stop && strings.HasPrefix(calls[0].script.name, "move") {
+				opts.hooks.Before = func(calls []redisconn.Call) error {
+					if stop && strings.HasPrefix(calls[0].Script.Name, "move") {
 						return state.ErrUnavailable
 					}
 					return nil
@@ -620,14 +532,14 @@ func TestKeyDamagedByHand(t *testing.T) {
 				if stop = large; large {
 					o.apply(2000, 10) // stays in the overlay
 				}
-				keys := s.keys()
+				keys := s.Keys()
 				if i >= len(keys) {
 					break
 				}
 				if by == "DEL" {
-					s.must("DEL", keys[i])
+					s.Must("DEL", keys[i])
 				} else {
-					s.must("SET", keys[i], "mine")
+					s.Must("SET", keys[i], "mine")
 				}
 				damage := fmt.Sprintf("%s %s, large %t", by, keys[i], large)
 				stop = false
@@ -662,7 +574,7 @@ func TestKeyDamagedByHand(t *testing.T) {
 				o.apply(10, 10)
 				o.check()
 			}
-			s.kill()
+			s.Kill()
 		}
 	}
 }
@@ -673,25 +585,23 @@ func TestKeyDamagedByHand(t *testing.T) {
 func TestFailoverForgets(t *testing.T) {
 	for _, size := range []int{10, 3000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			s := startRedis(t, "--repl-diskless-sync", "no")
-			r := s.startReplica()
-			p := startProxy(t, s.addr())
-			opts := s.options()
-			opts.Addresses = []string{p.l.Addr().String()}
+			s := redistest.Start(t, "--repl-diskless-sync", "no")
+			r := s.StartReplica()
+			p := redistest.StartProxy(t, s.Addr())
+			opts := serverOptions(s)
+			opts.Addresses = []string{p.Addr()}
 			o := newOwner(t, opts)
 			o.apply(100, 100)
-			s.must("WAIT", "1", "10000")
+			s.Must("WAIT", "1", "10000")
 			seen, kept := o.token, o.want
 			awaitToken(t, r, seen)
-			r.must("REPLICAOF", "NO", "ONE")
+			r.Must("REPLICAOF", "NO", "ONE")
 			for range 5 {
 				o.apply(size, 10)
 			}
-			s.kill()
-			p.mu.Lock()
-			p.to = r.addr()
-			p.mu.Unlock()
-			p.drop()
+			s.Kill()
+			p.Forward(r.Addr())
+			p.Drop()
 			err := error(state.ErrUnavailable)
 			for errors.Is(err, state.ErrUnavailable) {
 				_, err = o.try(1, 1)
@@ -715,10 +625,10 @@ func TestFailoverForgets(t *testing.T) {
 	}
 }
 
-func awaitToken(t testing.TB, s *redisServer, want state.Token) {
+func awaitToken(t testing.TB, s *redistest.Server, want state.Token) {
 	t.Helper()
-	eventually(t, "the replica has the token", func() bool {
-		token, _ := s.must("HGET", metaKey(DefaultNamespace, view0), "token").ToString()
+	redistest.Eventually(t, "the replica has the token", func() bool {
+		token, _ := s.Must("HGET", metaKey(DefaultNamespace, view0), "token").ToString()
 		return token == string(want)
 	})
 }
@@ -726,15 +636,15 @@ func awaitToken(t testing.TB, s *redisServer, want state.Token) {
 // With WaitReplicas a write that too few replicas confirm is no success. The
 // same call again recognises it and waits anew.
 func TestWaitReplicas(t *testing.T) {
-	s := startRedis(t, "--repl-diskless-sync", "no")
-	r := s.startReplica()
-	opts := s.options()
+	s := redistest.Start(t, "--repl-diskless-sync", "no")
+	r := s.StartReplica()
+	opts := serverOptions(s)
 	opts.WaitReplicas, opts.WaitTimeout = 1, 300*time.Millisecond
 	o := newOwner(t, opts)
 	o.apply(10, 10)
 	o.apply(2000, 300)
 	for _, size := range []int{10, 2000} {
-		thaw := r.freeze()
+		thaw := r.Freeze()
 		again, err := o.try(size, 100)
 		mustBe(t, "Apply without a replica", err, ErrReplicas)
 		mustBe(t, "Apply without a replica", err, state.ErrUnavailable)
@@ -743,7 +653,7 @@ func TestWaitReplicas(t *testing.T) {
 		o.soon(again)
 		o.check()
 	}
-	thaw := r.freeze()
+	thaw := r.Freeze()
 	_, err := o.b.Claim(t.Context(), view0, o.token, "c")
 	mustBe(t, "Claim without a replica", err, ErrReplicas)
 	thaw()
@@ -751,18 +661,18 @@ func TestWaitReplicas(t *testing.T) {
 
 // A context that ends lets its caller go.
 func TestCancelledWhileTheServerHangs(t *testing.T) {
-	s := startRedis(t)
-	opts := s.options()
-	opts.Timeout = waitLimit
+	s := redistest.Start(t)
+	opts := serverOptions(s)
+	opts.Timeout = redistest.WaitLimit
 	o := newOwner(t, opts)
-	thaw := s.freeze()
+	thaw := s.Freeze()
 	defer thaw()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
 	_, err := o.b.Token(ctx, view0)
 	mustBe(t, "Token", err, context.DeadlineExceeded)
-	if took := time.Since(begin); took > waitLimit/2 {
+	if took := time.Since(begin); took > redistest.WaitLimit/2 {
 		t.Errorf("it took %v", took)
 	}
 }

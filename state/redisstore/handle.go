@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -111,16 +112,16 @@ func (h *handle) clear(ctx context.Context, old, new state.Token) error {
 	if err != nil {
 		return err
 	}
-	replies, err := h.b.s.run(ctx, h.t.br, true, call{clearScript, keys,
-		[]string{string(old), string(new), l.gen, strconv.Itoa(l.buckets), string(l.points), flag(l.indexed())}})
+	replies, err := h.b.s.Run(ctx, h.t.br, true, redisconn.Call{Script: clearScript, Keys: keys,
+		Args: []string{string(old), string(new), l.gen, strconv.Itoa(l.buckets), string(l.points), flag(l.indexed()), formatVersion}})
 	if err != nil {
 		return err
 	}
 	r := &replies[0]
-	if r.status == statusFenced {
-		return h.t.fenced(r.str(0))
+	if r.Status == statusFenced {
+		return h.t.fenced(r.Str(0))
 	}
-	l, err = h.t.learn(r.list(0))
+	l, err = h.t.learn(r.List(0))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -106,10 +107,10 @@ func (i *iterator) fill() error {
 		for j := range keys {
 			keys[j] = keyOf(i.keys[j])
 		}
-		var calls []call
+		var calls []redisconn.Call
 		var order []int
 		if n > 0 || l.gen == "" || unordered != nil {
-			var c call
+			var c redisconn.Call
 			c, order = readCall(i.t, l, i.expect, keys, 0, n)
 			calls = append(calls, c)
 		}
@@ -117,7 +118,7 @@ func (i *iterator) fill() error {
 		if ask {
 			calls = append(calls, i.pageCall(l))
 		}
-		replies, err := i.b.s.run(i.ctx, i.t.br, false, calls...)
+		replies, err := i.b.s.Run(i.ctx, i.t.br, false, calls...)
 		if err != nil {
 			return err
 		}
@@ -143,7 +144,7 @@ func (i *iterator) step() int {
 	return max(min(pageKeys, pageValueBytes/(i.bytes/i.values+1)), 1)
 }
 
-func (i *iterator) pageCall(l *layout) call {
+func (i *iterator) pageCall(l *layout) redisconn.Call {
 	from, to := bounds(i.r)
 	if i.r.Reverse {
 		from, to = to, from
@@ -155,15 +156,15 @@ func (i *iterator) pageCall(l *layout) call {
 	if i.expect != nil {
 		token = string(*i.expect)
 	}
-	return call{pageScript, []string{i.t.meta, l.index},
-		[]string{flag(i.expect != nil), token, l.gen, flag(i.r.Reverse), from, to, strconv.Itoa(pageKeys)}}
+	return redisconn.Call{Script: pageScript, Keys: []string{i.t.meta, l.index},
+		Args: []string{flag(i.expect != nil), token, l.gen, flag(i.r.Reverse), from, to, strconv.Itoa(pageKeys)}}
 }
 
 // take takes what a round trip brought.
-func (i *iterator) take(l *layout, replies []reply, order []int, n int, ask bool) error {
+func (i *iterator) take(l *layout, replies []redisconn.Reply, order []int, n int, ask bool) error {
 	if n > 0 {
 		fields := i.keys[:n]
-		err := deliver(replies[0].values[1:], order, func(j int, value []byte) {
+		err := deliver(replies[0].Values[1:], order, func(j int, value []byte) {
 			i.page = append(i.page, entry{fields[j], value})
 			i.values++
 			i.bytes += len(value)
@@ -190,7 +191,7 @@ func (i *iterator) take(l *layout, replies []reply, order []int, n int, ask bool
 	if !ask {
 		return nil
 	}
-	page := replies[len(replies)-1].list(1)
+	page := replies[len(replies)-1].List(1)
 	i.more = len(page) == pageKeys
 	if len(page) > 0 {
 		i.begun, i.last = true, page[len(page)-1]

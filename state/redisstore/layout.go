@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -54,66 +55,24 @@ func bytesOf(s string) []byte {
 	return unsafe.Slice(unsafe.StringData(s), len(s))
 }
 
-// Slots of a Redis Cluster.
-const (
-	slots = 16384
-	// regions is the number of equal parts of the slots that tags are spread
-	// over. It is well above the number of nodes, so that the borders of the
-	// nodes matter little.
-	regions = 256
-	// maxSuffix bounds the search for a tag in the wanted region. One of 256
-	// fits, so that a tag that none of these fits does not occur.
-	maxSuffix = 1 << 16
-)
-
-var crc16Table = func() (t [256]uint16) {
-	for i := range t {
-		c := uint16(i) << 8
-		for range 8 {
-			if c&0x8000 != 0 {
-				c = c<<1 ^ 0x1021
-			} else {
-				c <<= 1
-			}
-		}
-		t[i] = c
-	}
-	return t
-}()
-
-// crc16 is the CRC-16/XMODEM by which a Redis Cluster places keys.
-func crc16(s string) uint16 {
-	var c uint16
-	for i := range len(s) {
-		c = c<<8 ^ crc16Table[byte(c>>8)^s[i]]
-	}
-	return c
-}
-
 // tag is the hash tag of all keys of a view. Its last part is chosen such that
 // the tasks of an application are spread evenly over the slots, and with them
 // over the nodes, however many there are: by the golden ratio over the
 // partitions, whose every run of consecutive multiples is spread.
 func tag(id state.ID) string {
 	base := escape(id.Application) + "/" + escape(id.Task) + "/"
-	want := region(id)
-	for n := range maxSuffix {
-		if t := base + strconv.Itoa(n); crc16(t)%slots/(slots/regions) == want {
-			return t
-		}
-	}
-	return base
+	return redisconn.Spread(base, region(id))
 }
 
-func region(id state.ID) uint16 {
+func region(id state.ID) uint8 {
 	subtopology, partition, found := strings.Cut(id.Task, "_")
 	s, serr := strconv.ParseUint(subtopology, 10, 31)
 	p, perr := strconv.ParseUint(partition, 10, 31)
 	if !found || serr != nil || perr != nil {
-		s, p = 0, uint64(crc16(id.Task))
+		s, p = 0, uint64(redisconn.CRC16(id.Task))
 	}
-	x := uint32(p)*0x9e3779b9 + uint32(s)*0x6a09e667 + uint32(crc16(id.Application))<<16
-	return uint16(x >> 24)
+	x := uint32(p)*0x9e3779b9 + uint32(s)*0x6a09e667 + uint32(redisconn.CRC16(id.Application))<<16
+	return uint8(x >> 24)
 }
 
 // escape keeps what is harmless in a key and in a shell and turns the rest
@@ -241,6 +200,10 @@ func overlayKey(meta, gen string, bucket int) string {
 
 func indexKey(meta, gen string) string { return meta + ":" + gen + ":z" }
 
+// outboxKey is the ring of the outputs of the last batches. Only views without a
+// changelog have one.
+func outboxKey(meta, gen string) string { return meta + ":" + gen + ":q" }
+
 // layoutFields are the fields of a meta key that make its layout, in the order
 // in which the scripts return them.
 var layoutFields = []string{"v", "gen", "buckets", "points", "over", "trash"}
@@ -313,8 +276,8 @@ func trashKeys(meta, entry string) ([]string, error) {
 	if err != nil || n < 1 || n > MaxBuckets || gen == "" {
 		return nil, fmt.Errorf("key %q: %q is no generation with its buckets: %w", meta, entry, state.ErrCorrupt)
 	}
-	keys := make([]string, 0, 2*n+1)
-	keys = append(keys, indexKey(meta, gen))
+	keys := make([]string, 0, 2*n+2)
+	keys = append(keys, indexKey(meta, gen), outboxKey(meta, gen))
 	for i := range n {
 		keys = append(keys, bucketKey(meta, gen, i), overlayKey(meta, gen, i))
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -15,7 +16,7 @@ import (
 // CRC16("123456789") = 31C3.
 func TestCRC16(t *testing.T) {
 	t.Parallel()
-	if got := crc16("123456789"); got != 0x31c3 {
+	if got := redisconn.CRC16("123456789"); got != 0x31c3 {
 		t.Errorf("%x", got)
 	}
 }
@@ -55,7 +56,7 @@ func TestSpread(t *testing.T) {
 				count := make([]int, nodes)
 				for p := range partitions {
 					key := tag(state.ID{Application: "app", Task: fmt.Sprintf("%d_%d", sub, p)})
-					count[int(crc16(key)%slots)*nodes/slots]++
+					count[int(redisconn.CRC16(key)%redisconn.Slots)*nodes/redisconn.Slots]++
 				}
 				fair := float64(partitions) / float64(nodes)
 				if got := float64(slices.Max(count)); got > fair+2 {
@@ -282,12 +283,12 @@ func TestFormerGenerationsAreRemoved(t *testing.T) {
 	opts := miniRedis(t)
 	opts.Buckets = 200
 	unlinks, fail := 0, false
-	opts.hooks.before = func(calls []call) error {
-		if calls[0].script.name != "UNLINK" {
+	opts.hooks.Before = func(calls []redisconn.Call) error {
+		if calls[0].Script.Name != "UNLINK" {
 			return nil
 		}
 		unlinks++
-		if n := len(calls[0].keys); n > reapStep {
+		if n := len(calls[0].Keys); n > reapStep {
 			t.Errorf("%d keys are removed at once", n)
 		}
 		if fail && unlinks > 2 {

@@ -5,30 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/weirstreams/weir/internal/redisconn"
+	"github.com/weirstreams/weir/state"
 )
 
 // Defaults and bounds of Options.
 const (
 	DefaultNamespace   = "weir"
 	DefaultBuckets     = 8
-	DefaultTimeout     = 2 * time.Second
-	DefaultDialTimeout = 2 * time.Second
-	DefaultWaitTimeout = 500 * time.Millisecond
+	DefaultTimeout     = redisconn.DefaultTimeout
+	DefaultDialTimeout = redisconn.DefaultDialTimeout
+	DefaultWaitTimeout = redisconn.DefaultWaitTimeout
 
 	// MaxBuckets is the largest number of buckets of a view.
 	MaxBuckets = 1024
-
-	defaultPort         = "6379"
-	defaultSentinelPort = "26379"
 )
+
+// Sentinel is how the sentinels are asked for the primary.
+type Sentinel = redisconn.Sentinel
 
 // Options say which Redis is used and how. The zero value of a field means
 // its default. Options never show a password when they are printed or logged.
@@ -94,38 +92,35 @@ type Options struct {
 	Logger *slog.Logger
 
 	// hooks are for tests.
-	hooks hooks
+	hooks redisconn.Hooks
 }
 
-// Sentinel is how the sentinels are asked for the primary.
-type Sentinel struct {
-	// Master is the name under which the sentinels watch the primary. Required.
-	Master string
-	// Username and Password are those of the sentinels themselves.
-	Username string
-	Password string `json:"-"`
+// conn are the options of the connection.
+func (o *Options) conn() redisconn.Options {
+	return redisconn.Options{
+		Addresses: o.Addresses, Cluster: o.Cluster, Sentinel: o.Sentinel,
+		Username: o.Username, Password: o.Password, TLS: o.TLS, Database: o.Database, ClientName: o.ClientName,
+		Namespace: o.Namespace,
+		Timeout:   o.Timeout, DialTimeout: o.DialTimeout, WaitReplicas: o.WaitReplicas, WaitTimeout: o.WaitTimeout,
+		Check: o.Check, Logger: o.Logger,
+		Errors: redisconn.Errors{Unavailable: state.ErrUnavailable, Full: state.ErrFull, Corrupt: state.ErrCorrupt,
+			Replicas: ErrReplicas, Unsuitable: ErrUnsuitable},
+		Docs:  "docs/formats/redis.md",
+		Hooks: o.hooks,
+	}
 }
 
-// hooks let a test stand between the backend and the server.
-type hooks struct {
-	// before is called with what is about to be sent in one round trip; its
-	// error takes the place of the replies.
-	before func(calls []call) error
-	// after is called when the replies have come; its error takes their place.
-	after func(calls []call) error
+// take is the reverse of conn.
+func (o *Options) take(c *redisconn.Options) {
+	o.Addresses, o.Cluster, o.Sentinel = c.Addresses, c.Cluster, c.Sentinel
+	o.Username, o.Password, o.TLS, o.Database, o.ClientName = c.Username, c.Password, c.TLS, c.Database, c.ClientName
+	o.Namespace = c.Namespace
+	o.Timeout, o.DialTimeout, o.WaitReplicas, o.WaitTimeout = c.Timeout, c.DialTimeout, c.WaitReplicas, c.WaitTimeout
+	o.Check, o.Logger = c.Check, c.Logger
 }
 
 // String describes the options without their secrets.
-func (o Options) String() string {
-	kind := "redis"
-	switch {
-	case o.Sentinel != nil:
-		kind = "sentinel " + o.Sentinel.Master
-	case o.Cluster || len(o.Addresses) > 1:
-		kind = "cluster"
-	}
-	return fmt.Sprintf("%s at %s, database %d, namespace %q", kind, strings.Join(o.Addresses, ","), o.Database, o.Namespace)
-}
+func (o Options) String() string { return o.conn().String() }
 
 // GoString is String: not even %#v shows a secret.
 func (o Options) GoString() string { return o.String() }
@@ -133,80 +128,24 @@ func (o Options) GoString() string { return o.String() }
 // LogValue implements slog.LogValuer.
 func (o Options) LogValue() slog.Value { return slog.StringValue(o.String()) }
 
-// String describes the sentinel without its secrets.
-func (s Sentinel) String() string { return "sentinel " + s.Master }
-
-// GoString is String.
-func (s Sentinel) GoString() string { return s.String() }
-
 // withDefaults checks the options and fills in what is not set.
 func (o Options) withDefaults() (Options, error) {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("redisstore: "+format, args...)) }
-	def := func(d *time.Duration, to time.Duration, name string) {
-		if *d < 0 {
-			bad("%s is negative", name)
-		}
-		if *d == 0 {
-			*d = to
-		}
-	}
-	def(&o.Timeout, DefaultTimeout, "Timeout")
-	def(&o.DialTimeout, DefaultDialTimeout, "DialTimeout")
-	def(&o.WaitTimeout, DefaultWaitTimeout, "WaitTimeout")
 	if o.Namespace == "" {
 		o.Namespace = DefaultNamespace
-	}
-	if o.ClientName == "" {
-		o.ClientName = "weir"
 	}
 	if o.Buckets == 0 {
 		o.Buckets = DefaultBuckets
 	}
-	if len(o.Addresses) == 0 {
-		bad("no address")
-	}
-	o.Addresses = slices.Clone(o.Addresses)
-	for i, a := range o.Addresses {
-		port := defaultPort
-		if o.Sentinel != nil {
-			port = defaultSentinelPort
-		}
-		a, err := address(a, port)
-		if err != nil {
-			bad("%w", err)
-		}
-		o.Addresses[i] = a
-	}
-	if i := strings.IndexFunc(o.Namespace, func(r rune) bool { return !isNamespace(r) }); i >= 0 {
-		bad("namespace %q: use letters, digits, and any of . _ - / :", o.Namespace)
-	}
+	c, err := o.conn().WithDefaults("redisstore")
+	o.take(&c)
+	errs := []error{err}
 	if o.Buckets < 1 || o.Buckets > MaxBuckets {
-		bad("Buckets is %d: use 1 to %d", o.Buckets, MaxBuckets)
-	}
-	if o.WaitReplicas < 0 {
-		bad("WaitReplicas is negative")
-	}
-	if o.WaitReplicas > 0 && o.WaitTimeout >= o.Timeout {
-		bad("WaitTimeout (%v) has to be shorter than Timeout (%v)", o.WaitTimeout, o.Timeout)
-	}
-	o.Cluster = o.Cluster || o.Sentinel == nil && len(o.Addresses) > 1
-	if o.Database < 0 || o.Database != 0 && o.Cluster {
-		bad("database %d: a cluster knows only database 0", o.Database)
-	}
-	if o.Sentinel != nil && o.Sentinel.Master == "" {
-		bad("Sentinel.Master is empty: it is the name that the sentinels know the primary by")
-	}
-	if o.Sentinel != nil && o.Cluster {
-		bad("Cluster and Sentinel are both set: a cluster needs no sentinels")
+		errs = append(errs, fmt.Errorf("redisstore: Buckets is %d: use 1 to %d", o.Buckets, MaxBuckets))
 	}
 	for _, s := range o.PointLookups {
 		if s == "" || len(s) > maxStoreName {
-			bad("PointLookups: %q is no store name", s)
+			errs = append(errs, fmt.Errorf("redisstore: PointLookups: %q is no store name", s))
 		}
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o, errors.Join(errs...)
 }
@@ -214,69 +153,6 @@ func (o Options) withDefaults() (Options, error) {
 // maxStoreName is the longest name of a store: it is part of a topic's name,
 // which has at most 249 bytes.
 const maxStoreName = 249
-
-func isNamespace(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/:", r)
-}
-
-func address(a, port string) (string, error) {
-	if strings.HasPrefix(a, "/") {
-		return a, nil
-	}
-	host, p, err := net.SplitHostPort(a)
-	if err != nil {
-		host, p = strings.Trim(a, "[]"), port
-	}
-	if host == "" || strings.ContainsAny(host, "/@ ") {
-		return "", fmt.Errorf("address %q: use host:port", a)
-	}
-	return net.JoinHostPort(host, p), nil
-}
-
-// client returns the options of the driver.
-func (o *Options) client() rueidis.ClientOption {
-	c := rueidis.ClientOption{
-		InitAddress: o.Addresses,
-		Username:    o.Username,
-		Password:    o.Password,
-		TLSConfig:   o.TLS,
-		SelectDB:    o.Database,
-		ClientName:  o.ClientName,
-		// CLIENT SETINFO is not known to servers before 7.2.
-		ClientSetInfo:    rueidis.DisableClientSetInfo,
-		ConnWriteTimeout: o.Timeout,
-		// Each call has a connection to itself: no pipeline that nobody asked
-		// for, and no goroutine beside the caller's.
-		DisableAutoPipelining: true,
-		DisableCache:          true,
-		// A write whose reply was lost is repeated by its caller, who knows
-		// the tokens, or not at all.
-		DisableRetry: true,
-		// One connection per node, which is used to find out about nodes.
-		PipelineMultiplex:   -1,
-		BlockingPoolCleanup: idleConnections,
-		BlockingPoolMinSize: 1,
-		// Only database 0 of a cluster exists, so that another one answers the
-		// question whether the server is one.
-		ForceSingleClient: o.Database != 0 && o.Sentinel == nil,
-	}
-	c.Dialer.Timeout = o.DialTimeout
-	c.Dialer.KeepAlive = keepAlive
-	c.ClusterOption.MaxMovedRedirections = maxRedirections
-	c.ClusterOption.ShardsRefreshInterval = topologyRefresh
-	if s := o.Sentinel; s != nil {
-		c.Sentinel = rueidis.SentinelOption{MasterSet: s.Master, Username: s.Username, Password: s.Password,
-			TLSConfig: o.TLS, Dialer: c.Dialer, ClientName: o.ClientName, TopologyRefreshInterval: topologyRefresh}
-	}
-	return c
-}
-
-const (
-	keepAlive       = 15 * time.Second
-	idleConnections = time.Minute     // after which a connection that nobody uses is closed
-	topologyRefresh = 5 * time.Second // how often sentinels and cluster nodes are asked
-	maxRedirections = 5
-)
 
 // ParseURL returns the options that a URL stands for:
 //
@@ -289,126 +165,27 @@ const (
 // User, password and path may be %-encoded. Parameters: db, namespace,
 // buckets, point_lookups (names with commas between them), unordered, timeout,
 // dial_timeout, wait_replicas, wait_timeout, client_name, check (refuse,
-// strict, off), skip_verify (TLS without proof of the server's identity),
+// strict, warn, off), skip_verify (TLS without proof of the server's identity),
 // sentinel_user, sentinel_password. An unknown one is an error. No error shows
 // the URL, which may hold a password.
 func ParseURL(s string) (Options, error) {
-	o, err := parseURL(s)
-	if err != nil {
-		return Options{}, fmt.Errorf("redisstore: URL: %w", err)
-	}
-	return o, nil
-}
-
-func parseURL(s string) (Options, error) {
 	var o Options
-	scheme, rest, found := strings.Cut(s, "://")
-	if !found {
-		return o, errors.New("it does not begin with a scheme such as redis://")
-	}
-	rest, query, _ := strings.Cut(rest, "?")
-	// Several hosts are no URL to net/url, so the rest is taken apart here.
-	authority, path, _ := strings.Cut(rest, "/")
-	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
-		user, password, _ := strings.Cut(authority[:i], ":")
-		authority = authority[i+1:]
-		var uerr, perr error
-		o.Username, uerr = url.PathUnescape(user)
-		o.Password, perr = url.PathUnescape(password)
-		if uerr != nil || perr != nil {
-			return o, errors.New("user or password is not %-encoded correctly")
-		}
-	}
-	path, err := url.PathUnescape(path)
-	if err != nil {
-		return o, errors.New("the path is not %-encoded correctly")
-	}
-	base, kind, _ := strings.Cut(scheme, "+")
-	switch base {
-	case "redis":
-	case "rediss":
-		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	case "unix":
-		o.Addresses = []string{"/" + path}
-		path = ""
-	default:
-		return o, errors.New("the scheme is none of redis, rediss, unix, redis+cluster, rediss+cluster, redis+sentinel, rediss+sentinel")
-	}
-	if base != "unix" {
-		o.Addresses = strings.Split(authority, ",")
-	}
-	switch kind {
-	case "":
-	case "cluster":
-		o.Cluster = true
-	case "sentinel":
-		master, db, _ := strings.Cut(path, "/")
-		o.Sentinel, path = &Sentinel{Master: master}, db
-	default:
-		return o, errors.New("what follows the + of the scheme is neither cluster nor sentinel")
-	}
-	if path != "" {
-		if o.Database, err = strconv.Atoi(path); err != nil {
-			return o, errors.New("the path is no database number")
-		}
-	}
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return o, errors.New("the parameters are not %-encoded correctly")
-	}
-	return o, o.parameters(values)
-}
-
-func (o *Options) parameters(values url.Values) error {
-	for name, list := range values {
-		v := list[len(list)-1]
-		var err error
+	c, err := redisconn.ParseURL(s, func(name, v string) (known bool, err error) {
 		switch name {
-		case "db":
-			o.Database, err = strconv.Atoi(v)
-		case "namespace":
-			o.Namespace = v
 		case "buckets":
 			o.Buckets, err = strconv.Atoi(v)
 		case "point_lookups":
 			o.PointLookups = strings.Split(v, ",")
 		case "unordered":
 			o.Unordered, err = strconv.ParseBool(v)
-		case "timeout":
-			o.Timeout, err = time.ParseDuration(v)
-		case "dial_timeout":
-			o.DialTimeout, err = time.ParseDuration(v)
-		case "wait_replicas":
-			o.WaitReplicas, err = strconv.Atoi(v)
-		case "wait_timeout":
-			o.WaitTimeout, err = time.ParseDuration(v)
-		case "client_name":
-			o.ClientName = v
-		case "check":
-			err = o.Check.parse(v)
-		case "skip_verify":
-			var skip bool
-			if skip, err = strconv.ParseBool(v); err == nil && skip {
-				if o.TLS == nil {
-					return errors.New("skip_verify without TLS: use rediss")
-				}
-				o.TLS.InsecureSkipVerify = true
-			}
-		case "sentinel_user", "sentinel_password":
-			if o.Sentinel == nil {
-				return fmt.Errorf("%s without sentinels", name)
-			}
-			if name == "sentinel_user" {
-				o.Sentinel.Username = v
-			} else {
-				o.Sentinel.Password = v
-			}
 		default:
-			return fmt.Errorf("unknown parameter %q", name)
+			return false, nil
 		}
-		if err != nil {
-			return fmt.Errorf("parameter %s: %q cannot be used", name, v)
-		}
+		return true, err
+	})
+	if err != nil {
+		return Options{}, fmt.Errorf("redisstore: URL: %w", err)
 	}
-	return nil
+	o.take(&c)
+	return o, nil
 }

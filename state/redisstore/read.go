@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -26,15 +27,15 @@ func (b *Backend) read(ctx context.Context, t *target, expect *state.Token, keys
 	torn := 0
 	for range maxLayouts {
 		l := t.layout.Load()
-		var calls []call
+		var calls []redisconn.Call
 		var orders [][]int
 		for from := 0; from < max(len(keys), 1); from += step {
 			c, order := readCall(t, l, expect, keys, from, min(from+step, len(keys)))
 			calls, orders = append(calls, c), append(orders, order)
 		}
-		var replies []reply
+		var replies []redisconn.Reply
 		for i := 0; i < len(calls); i += maxPipeline {
-			rs, err := b.s.run(ctx, t.br, false, calls[i:min(i+maxPipeline, len(calls))]...)
+			rs, err := b.s.Run(ctx, t.br, false, calls[i:min(i+maxPipeline, len(calls))]...)
 			if err != nil {
 				return "", err
 			}
@@ -47,8 +48,8 @@ func (b *Backend) read(ctx context.Context, t *target, expect *state.Token, keys
 		if moved {
 			continue
 		}
-		token := replies[0].str(0)
-		if slices.ContainsFunc(replies, func(r reply) bool { return r.str(0) != token }) {
+		token := replies[0].Str(0)
+		if slices.ContainsFunc(replies, func(r redisconn.Reply) bool { return r.Str(0) != token }) {
 			if torn++; torn == maxTornReads {
 				step = max(len(keys), 1)
 			}
@@ -58,7 +59,7 @@ func (b *Backend) read(ctx context.Context, t *target, expect *state.Token, keys
 			return "", fmt.Errorf("%w: key %q has no token", state.ErrCorrupt, t.meta)
 		}
 		for i := range replies {
-			if err := deliver(replies[i].values[1:], orders[i], visit); err != nil {
+			if err := deliver(replies[i].Values[1:], orders[i], visit); err != nil {
 				return "", err
 			}
 		}
@@ -68,15 +69,15 @@ func (b *Backend) read(ctx context.Context, t *target, expect *state.Token, keys
 }
 
 // judgeRead says whether the data are elsewhere, which the target then knows.
-func (t *target) judgeRead(replies []reply) (moved bool, err error) {
+func (t *target) judgeRead(replies []redisconn.Reply) (moved bool, err error) {
 	for i := range replies {
-		switch r := &replies[i]; r.status {
+		switch r := &replies[i]; r.Status {
 		case statusFenced:
-			return false, t.fenced(r.str(0))
+			return false, t.fenced(r.Str(0))
 		case statusCorrupt:
-			return false, corrupt(r.str(0))
+			return false, corrupt(r.Str(0))
 		case statusLayout:
-			_, err := t.learn(r.list(0))
+			_, err := t.learn(r.List(0))
 			return true, err
 		}
 	}
@@ -85,7 +86,7 @@ func (t *target) judgeRead(replies []reply) (moved bool, err error) {
 
 // readCall is the call that reads the keys [from, to), and the indices of the
 // keys in the order of its reply.
-func readCall(t *target, l *layout, expect *state.Token, keys [][]byte, from, to int) (call, []int) {
+func readCall(t *target, l *layout, expect *state.Token, keys [][]byte, from, to int) (redisconn.Call, []int) {
 	n := to - from
 	names := make([]string, 1, 3)
 	names[0] = t.meta
@@ -100,7 +101,7 @@ func readCall(t *target, l *layout, expect *state.Token, keys [][]byte, from, to
 		for i := from; i < to; i++ {
 			order = append(order, i)
 		}
-		return call{readScript, names, args}, order
+		return redisconn.Call{Script: readScript, Keys: names, Args: args}, order
 	}
 	// Group the keys by bucket, in the order of the keys within each.
 	buckets := make([]int, n)
@@ -136,7 +137,7 @@ func readCall(t *target, l *layout, expect *state.Token, keys [][]byte, from, to
 			}
 		}
 	}
-	return call{readScript, names, args}, order
+	return redisconn.Call{Script: readScript, Keys: names, Args: args}, order
 }
 
 // deliver visits the values of a reply. Keys of a view that does not exist
@@ -174,23 +175,23 @@ func deliver(groups []rueidis.RedisMessage, order []int, visit func(int, []byte)
 func (b *Backend) count(ctx context.Context, t *target, r state.Range) (int64, error) {
 	for range maxLayouts {
 		l := t.layout.Load()
-		c := call{countScript, append([]string{t.meta}, l.base...), []string{l.gen}}
+		c := redisconn.Call{Script: countScript, Keys: append([]string{t.meta}, l.base...), Args: []string{l.gen}}
 		if (r.Lower != nil || r.Upper != nil) && l.indexed() && l.mustOrder(r) == nil {
 			from, to := bounds(r)
-			c.keys = []string{t.meta, l.index}
-			c.args = append(c.args, from, to)
+			c.Keys = []string{t.meta, l.index}
+			c.Args = append(c.Args, from, to)
 		}
-		replies, err := b.s.run(ctx, t.br, false, c)
+		replies, err := b.s.Run(ctx, t.br, false, c)
 		if err != nil {
 			return 0, err
 		}
-		if replies[0].status == statusLayout {
-			if _, err := t.learn(replies[0].list(0)); err != nil {
+		if replies[0].Status == statusLayout {
+			if _, err := t.learn(replies[0].List(0)); err != nil {
 				return 0, err
 			}
 			continue
 		}
-		n, err := replies[0].values[0].AsInt64()
+		n, err := replies[0].Values[0].AsInt64()
 		return max(n, 0), err
 	}
 	return 0, t.restless()
@@ -230,10 +231,6 @@ type Reader struct{ b *Backend }
 // OpenReader connects a reader. Of the options it needs the server, user and
 // Namespace; it writes nothing, and so Check is not done.
 func OpenReader(ctx context.Context, opts Options) (*Reader, error) {
-	opts, err := opts.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	b, err := open(ctx, opts)
 	if err != nil {
 		return nil, err

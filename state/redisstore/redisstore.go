@@ -31,6 +31,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -43,7 +44,8 @@ import (
 // Clear and Checkpoint recognise what has been done. Claim does not, and is
 // refused then; its caller reads the token and claims again.
 type Backend struct {
-	s      *server
+	opts   Options // without secrets
+	s      *redisconn.Server
 	closed atomic.Bool
 
 	mu struct {
@@ -57,42 +59,41 @@ var _ state.Remote = (*Backend)(nil)
 // Open connects to Redis and checks how it is set up (Options.Check). When the
 // server is not there the error matches state.ErrUnavailable.
 func Open(ctx context.Context, opts Options) (*Backend, error) {
-	opts, err := opts.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	b, err := open(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	if opts.Check != CheckOff {
-		if err := b.refuse(ctx, opts.Check); err != nil {
-			b.Close()
-			return nil, err
-		}
+	if err := b.s.Refuse(ctx); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("redis store: %w", err)
 	}
 	return b, nil
 }
 
 func open(ctx context.Context, opts Options) (*Backend, error) {
-	s, err := connect(ctx, opts)
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s, err := redisconn.Connect(ctx, opts.conn())
 	if err != nil {
 		return nil, fmt.Errorf("redis store: %w", err)
 	}
-	b := &Backend{s: s}
+	b := &Backend{opts: opts, s: s}
+	b.opts.take(s.Options())
 	b.mu.targets = map[state.ID]*target{}
 	return b, nil
 }
 
 // String names the server.
-func (b *Backend) String() string { return b.s.opts.String() }
+func (b *Backend) String() string { return b.opts.String() }
 
 // target is a view as this process knows it. Where its data are is only a
 // guess, which every script compares with the truth.
 type target struct {
 	id     state.ID
 	meta   string // its meta key
-	br     *breaker
+	br     *redisconn.Breaker
 	layout atomic.Pointer[layout]
 }
 
@@ -101,8 +102,8 @@ func (b *Backend) target(id state.ID) *target {
 	defer b.mu.Unlock()
 	t := b.mu.targets[id]
 	if t == nil {
-		t = &target{id: id, meta: metaKey(b.s.opts.Namespace, id)}
-		t.br = b.s.breakerOf(t.meta)
+		t = &target{id: id, meta: metaKey(b.opts.Namespace, id)}
+		t.br = b.s.Breaker(t.meta)
 		t.layout.Store(&layout{})
 		b.mu.targets[id] = t
 	}
@@ -137,7 +138,7 @@ func (b *Backend) wrap(what string, id state.ID, err error) error {
 	if err == nil {
 		return nil
 	}
-	if b.closed.Load() && !isContext(err) {
+	if b.closed.Load() && !redisconn.IsContext(err) {
 		err = state.ErrClosed
 	}
 	var fenced *state.FencedError
@@ -172,7 +173,7 @@ func (b *Backend) Token(ctx context.Context, id state.ID) (state.Token, error) {
 		return "", err
 	}
 	t := b.target(id)
-	r, err := b.s.do(ctx, t.br, "HGET", []string{t.meta}, "token")
+	r, err := b.s.Do(ctx, t.br, "HGET", []string{t.meta}, "token")
 	if err != nil {
 		return "", b.wrap("read the token of", id, err)
 	}
@@ -185,7 +186,7 @@ func (b *Backend) Token(ctx context.Context, id state.ID) (state.Token, error) {
 func (b *Backend) generation(meta string) (*layout, []string, error) {
 	var id [8]byte
 	rand.Read(id[:])
-	o := &b.s.opts
+	o := &b.opts
 	l, err := newLayout(meta, hex.EncodeToString(id[:]), o.Buckets, encodePoints(o.PointLookups, o.Unordered))
 	if err != nil {
 		return nil, nil, err
@@ -227,21 +228,21 @@ func (b *Backend) claim(ctx context.Context, t *target, old, new state.Token) er
 	if old != "" {
 		keys = keys[:1]
 	}
-	replies, err := b.s.run(ctx, t.br, true, call{claimScript, keys,
-		[]string{string(old), string(new), l.gen, strconv.Itoa(l.buckets), string(l.points), flag(l.indexed()), formatVersion}})
+	replies, err := b.s.Run(ctx, t.br, true, redisconn.Call{Script: claimScript, Keys: keys,
+		Args: []string{string(old), string(new), l.gen, strconv.Itoa(l.buckets), string(l.points), flag(l.indexed()), formatVersion}})
 	if err != nil {
 		return err
 	}
 	r := &replies[0]
-	if r.status == statusFenced {
-		return t.fenced(r.str(0))
+	if r.Status == statusFenced {
+		return t.fenced(r.Str(0))
 	}
-	got, err := t.learn(r.list(0))
+	got, err := t.learn(r.List(0))
 	if err != nil {
 		return err
 	}
 	if got.points != l.points || got.buckets != l.buckets {
-		b.s.opts.Logger.Info("the view keeps the layout that it was made with until it is rebuilt", "task", t.id.Task,
+		b.opts.Logger.Info("the view keeps the layout that it was made with until it is rebuilt", "task", t.id.Task,
 			"buckets", got.buckets, "point_lookups", fmt.Sprintf("%q", got.points))
 	}
 	b.reap(ctx, t, got.trash)
@@ -262,18 +263,18 @@ func (b *Backend) Drop(ctx context.Context, id state.ID) error {
 func (b *Backend) drop(ctx context.Context, t *target) error {
 	gen := t.layout.Load().gen
 	for range maxLayouts {
-		replies, err := b.s.run(ctx, t.br, true, call{dropScript, []string{t.meta}, []string{gen}})
+		replies, err := b.s.Run(ctx, t.br, true, redisconn.Call{Script: dropScript, Keys: []string{t.meta}, Args: []string{gen}})
 		if err != nil {
 			return err
 		}
-		if r := &replies[0]; r.status == statusOK {
+		if r := &replies[0]; r.Status == statusOK {
 			t.layout.Store(&layout{})
-			b.reap(ctx, t, r.str(0))
+			b.reap(ctx, t, r.Str(0))
 			return nil
 		}
 		// The generation alone is looked at, so that a view whose layout
 		// cannot be read can be dropped.
-		gen = replies[0].str(0)
+		gen = replies[0].Str(0)
 	}
 	return t.restless()
 }
@@ -288,7 +289,7 @@ func (b *Backend) reap(ctx context.Context, t *target, trash string) {
 		return
 	}
 	if err := b.tryReap(ctx, t, strings.Fields(trash)); err != nil {
-		b.s.opts.Logger.Warn("keys of a former generation are left over; the next claim removes them", "task", t.id.Task, "error", err)
+		b.opts.Logger.Warn("keys of a former generation are left over; the next claim removes them", "task", t.id.Task, "error", err)
 	}
 }
 
@@ -300,13 +301,13 @@ func (b *Backend) tryReap(ctx context.Context, t *target, entries []string) erro
 		}
 		for len(keys) > 0 {
 			n := min(reapStep, len(keys))
-			if _, err := b.s.do(ctx, t.br, "UNLINK", keys[:n]); err != nil {
+			if _, err := b.s.Do(ctx, t.br, "UNLINK", keys[:n]); err != nil {
 				return err
 			}
 			keys = keys[n:]
 		}
 	}
-	_, err := b.s.run(ctx, t.br, false, call{reapedScript, []string{t.meta}, entries})
+	_, err := b.s.Run(ctx, t.br, false, redisconn.Call{Script: reapedScript, Keys: []string{t.meta}, Args: entries})
 	return err
 }
 
@@ -322,7 +323,7 @@ func (b *Backend) Remote() bool { return true }
 // Close implements state.Backend. Calls that are under way fail.
 func (b *Backend) Close() error {
 	if !b.closed.Swap(true) {
-		b.s.close()
+		b.s.Close()
 	}
 	return nil
 }

@@ -1,23 +1,10 @@
 package redisstore
 
 import (
-	"crypto/sha1"
 	_ "embed"
-	"encoding/hex"
+
+	"github.com/weirstreams/weir/internal/redisconn"
 )
-
-// script is a Lua script that the server runs in one atomic step. All scripts
-// reply with an array that begins with a status.
-type script struct {
-	name   string
-	source string
-	sha    string
-}
-
-func newScript(name, source string) *script {
-	sum := sha1.Sum([]byte(source)) // what EVALSHA calls a script by
-	return &script{name, source, hex.EncodeToString(sum[:])}
-}
 
 var (
 	//go:embed lua/claim.lua
@@ -47,19 +34,19 @@ var (
 	//go:embed lua/count.lua
 	countSource string
 
-	claimScript  = newScript("claim", claimSource)
-	clearScript  = newScript("clear", clearSource)
-	dropScript   = newScript("drop", dropSource)
-	reapedScript = newScript("reaped", reapedSource)
-	applyScript  = newScript("apply", applySource)
-	beginScript  = newScript("begin", beginSource)
-	stageScript  = newScript("stage", stageSource)
-	flipScript   = newScript("flip", flipSource)
-	moveScript   = newScript("move", moveSource)
-	movedScript  = newScript("moved", movedSource)
-	readScript   = newScript("read", readSource)
-	pageScript   = newScript("page", pageSource)
-	countScript  = newScript("count", countSource)
+	claimScript  = redisconn.NewScript("claim", claimSource)
+	clearScript  = redisconn.NewScript("clear", clearSource)
+	dropScript   = redisconn.NewScript("drop", dropSource)
+	reapedScript = redisconn.NewScript("reaped", reapedSource)
+	applyScript  = redisconn.NewScript("apply", applySource)
+	beginScript  = redisconn.NewScript("begin", beginSource)
+	stageScript  = redisconn.NewScript("stage", stageSource)
+	flipScript   = redisconn.NewScript("flip", flipSource)
+	moveScript   = redisconn.NewScript("move", moveSource)
+	movedScript  = redisconn.NewScript("moved", movedSource)
+	readScript   = redisconn.NewScript("read", readSource)
+	pageScript   = redisconn.NewScript("page", pageSource)
+	countScript  = redisconn.NewScript("count", countSource)
 )
 
 // Statuses of the scripts' replies.

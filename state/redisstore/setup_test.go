@@ -3,7 +3,6 @@
 package redisstore
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -24,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirstreams/weir/internal/redistest"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -58,9 +58,9 @@ func certificate(t *testing.T, dir string) (cert, key string, pool *x509.CertPoo
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, pool := certificate(t, dir)
-	port := freePort(t)
-	s := startRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
-	opts := s.options()
+	port := redistest.FreePort(t)
+	s := redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
+	opts := serverOptions(s)
 	opts.Addresses, opts.TLS = []string{net.JoinHostPort("127.0.0.1", port)}, &tls.Config{RootCAs: pool}
 	o := newOwner(t, opts)
 	o.apply(2000, 100)
@@ -85,7 +85,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	path := filepath.Join(dir, "redis.sock")
-	startRedis(t, "--unixsocket", path)
+	redistest.Start(t, "--unixsocket", path)
 	opts, err := ParseURL("unix://" + path + "?db=2&check=warn")
 	if err != nil {
 		t.Fatal(err)
@@ -122,14 +122,14 @@ func rights(t *testing.T) (owner, reader []string) {
 // The rights of the documentation are enough for everything, and a user that
 // lacks some is refused for good.
 func TestUserWithFewRights(t *testing.T) {
-	s := startRedis(t)
+	s := redistest.Start(t)
 	all, reading := rights(t)
 	for i, words := range [][]string{all, reading} {
 		words = slices.Clone(words)
 		words[slices.Index(words, ">PASSWORD")] = ">secret" + strconv.Itoa(i)
-		s.must(words...)
+		s.Must(words...)
 	}
-	opts := s.options()
+	opts := serverOptions(s)
 	opts.Username, opts.Password, opts.Check = all[2], "secret0", CheckWarn
 	o := newOwner(t, opts)
 	o.apply(2000, 100)
@@ -194,27 +194,27 @@ func TestUserWithFewRights(t *testing.T) {
 	if err := o.b.Drop(t.Context(), view0); err != nil {
 		t.Fatal(err)
 	}
-	if keys := s.keys(); len(keys) > 0 {
+	if keys := s.Keys(); len(keys) > 0 {
 		t.Errorf("left over: %q", keys)
 	}
 }
 
 // Sentinels name the primary, and its successor after a failover.
 func TestSentinel(t *testing.T) {
-	s := startRedis(t, "--repl-diskless-sync", "no")
-	r := s.startReplica("--repl-diskless-sync", "no")
-	sentinel := startSentinel(t, s)
-	opts := s.options()
-	opts.Addresses, opts.Sentinel = []string{sentinel.addr()}, &Sentinel{Master: "main"}
+	s := redistest.Start(t, "--repl-diskless-sync", "no")
+	r := s.StartReplica("--repl-diskless-sync", "no")
+	sentinel := redistest.StartSentinel(t, s)
+	opts := serverOptions(s)
+	opts.Addresses, opts.Sentinel = []string{sentinel.Addr()}, &Sentinel{Master: "main"}
 	o := newOwner(t, opts)
 	o.apply(100, 100)
 	awaitToken(t, r, o.token)
-	eventually(t, "the sentinel knows the replica", func() bool {
-		return sentinel.do("SENTINEL", "FAILOVER", "main").Error() == nil
+	redistest.Eventually(t, "the sentinel knows the replica", func() bool {
+		return sentinel.Do("SENTINEL", "FAILOVER", "main").Error() == nil
 	})
 	// A primary that is not demoted yet would take writes and forget them.
-	eventually(t, "the failover", func() bool {
-		return parseInfo(text(t, r, "INFO", "replication"))["role"] == "master" && parseInfo(text(t, s, "INFO", "replication"))["role"] == "slave"
+	redistest.Eventually(t, "the failover", func() bool {
+		return r.Info("replication")["role"] == "master" && s.Info("replication")["role"] == "slave"
 	})
 	again, _ := o.try(10, 10)
 	o.soon(again)
@@ -222,21 +222,21 @@ func TestSentinel(t *testing.T) {
 	awaitToken(t, r, o.token)
 
 	// A primary that dies is replaced without anybody's help.
-	r.awaitOnline(1)
+	r.AwaitOnline(1)
 	awaitToken(t, s, o.token)
-	eventually(t, "the sentinel knows the new replica", func() bool {
-		in, err := sentinel.must("SENTINEL", "REPLICAS", "main").ToArray()
+	redistest.Eventually(t, "the sentinel knows the new replica", func() bool {
+		in, err := sentinel.Must("SENTINEL", "REPLICAS", "main").ToArray()
 		return err == nil && len(in) > 0 && sentinelSees(t, sentinel)
 	})
-	r.kill()
+	r.Kill()
 	again, _ = o.try(10, 10)
 	o.soon(again)
 	o.check()
 }
 
-func sentinelSees(t *testing.T, sentinel *redisServer) bool {
+func sentinelSees(t *testing.T, sentinel *redistest.Server) bool {
 	t.Helper()
-	list, err := sentinel.must("SENTINEL", "REPLICAS", "main").ToArray()
+	list, err := sentinel.Must("SENTINEL", "REPLICAS", "main").ToArray()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,33 +249,9 @@ func sentinelSees(t *testing.T, sentinel *redisServer) bool {
 	return false
 }
 
-func startSentinel(t *testing.T, primary *redisServer) *redisServer {
-	t.Helper()
-	s := &redisServer{t: t, dir: t.TempDir(), port: freePort(t)}
-	conf := filepath.Join(s.dir, "sentinel.conf")
-	config := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor main 127.0.0.1 %s 1\nsentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n", s.port, s.dir, primary.port)
-	if err := os.WriteFile(conf, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.cmd = exec.Command("redis-server", conf, "--sentinel")
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.kill)
-	eventually(t, "start of the sentinel", func() bool {
-		c, err := s.dial()
-		if err != nil {
-			return false
-		}
-		defer c.Close()
-		return c.Do(context.Background(), c.B().Ping().Build()).Error() == nil
-	})
-	return s
-}
-
 // The start-up check: what each finding needs, and what the modes make of it.
 func TestCheck(t *testing.T) {
-	s := startRedis(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	subjects := func(o Options) (list []string, dangers int) {
 		t.Helper()
 		o.Check = CheckOff
@@ -304,7 +280,7 @@ func TestCheck(t *testing.T) {
 		}
 		return err
 	}
-	opts := s.options()
+	opts := serverOptions(s)
 	if list, _ := subjects(opts); len(list) > 0 {
 		t.Fatalf("a good server has findings: %q", list)
 	}
@@ -322,11 +298,11 @@ func TestCheck(t *testing.T) {
 		{"eviction", false, []string{"CONFIG", "SET", "maxmemory-policy", "volatile-ttl", "maxmemory", "1gb"}, []string{"CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0"}},
 		{"persistence", false, []string{"CONFIG", "SET", "appendfsync", "no"}, []string{"CONFIG", "SET", "appendfsync", "everysec"}},
 		{"persistence", false, []string{"CONFIG", "SET", "appendonly", "no"}, []string{"CONFIG", "SET", "appendonly", "yes"}},
-		{"role", true, []string{"REPLICAOF", "127.0.0.1", freePort(t)}, []string{"REPLICAOF", "NO", "ONE"}},
+		{"role", true, []string{"REPLICAOF", "127.0.0.1", redistest.FreePort(t)}, []string{"REPLICAOF", "NO", "ONE"}},
 		{"rights", false, []string{"ACL", "SETUSER", "default", "-config"}, []string{"ACL", "SETUSER", "default", "+config"}},
 		{"rights", false, []string{"ACL", "SETUSER", "default", "-info"}, []string{"ACL", "SETUSER", "default", "+info"}},
 	} {
-		s.must(c.begin...)
+		s.Must(c.begin...)
 		list, dangers := subjects(opts)
 		if !slices.Equal(list, []string{c.subject}) || (dangers > 0) != c.danger {
 			t.Errorf("%q: findings %q, %d of them dangerous", c.begin, list, dangers)
@@ -340,9 +316,9 @@ func TestCheck(t *testing.T) {
 		if err := open(opts, CheckWarn); err != nil {
 			t.Errorf("%q: warn: %v", c.begin, err)
 		}
-		s.must(c.end...)
-		eventually(t, "the end of a rewrite", func() bool {
-			in := parseInfo(text(t, s, "INFO", "persistence"))
+		s.Must(c.end...)
+		redistest.Eventually(t, "the end of a rewrite", func() bool {
+			in := s.Info("persistence")
 			return in["aof_rewrite_in_progress"] == "0" && in["aof_rewrite_scheduled"] == "0"
 		})
 	}
@@ -353,7 +329,7 @@ func TestCheck(t *testing.T) {
 	if list, _ := subjects(opts); !slices.Equal(list, []string{"replicas"}) {
 		t.Errorf("findings without replicas: %q", list)
 	}
-	s.startReplica()
+	s.StartReplica()
 	if list, _ := subjects(opts); len(list) > 0 {
 		t.Errorf("findings with a replica: %q", list)
 	}
@@ -361,33 +337,14 @@ func TestCheck(t *testing.T) {
 
 // The table of commands agrees with what the server says of its commands.
 func TestCommandsAgainstServer(t *testing.T) {
-	s := startRedis(t)
-	for verb, want := range since {
-		name := strings.ToLower(strings.ReplaceAll(verb, " ", "|"))
-		docs, err := s.must("COMMAND", "DOCS", name).AsMap()
-		if err != nil {
-			t.Fatal(err)
-		}
-		entry, ok := docs[name]
-		if !ok {
-			t.Errorf("the server does not know %s", verb)
-			continue
-		}
-		fields, err := entry.AsMap()
-		if err != nil {
-			t.Fatal(err)
-		}
-		field := fields["since"]
-		if got, _ := field.ToString(); got != want {
-			t.Errorf("%s came with %s, the table says %s", verb, got, want)
-		}
-	}
+	s := redistest.Start(t)
+	commands.CheckServer(t, s)
 }
 
 // The recipe of the documentation finds a value.
 func TestRecipe(t *testing.T) {
-	s := startRedis(t)
-	b := mustOpen(t, s.options())
+	s := redistest.Start(t)
+	b := mustOpen(t, serverOptions(s))
 	id := state.ID{Application: "ratings", Task: "0_3"}
 	v, err := b.Claim(t.Context(), id, "", "t1")
 	if err != nil {
@@ -410,7 +367,7 @@ func TestRecipe(t *testing.T) {
 	if !found || !end {
 		t.Fatal("docs/formats/redis.md has no recipe")
 	}
-	script := "set -eu\nredis-cli() { command redis-cli -p " + s.port + " \"$@\"; }\n" + recipe
+	script := "set -eu\nredis-cli() { command redis-cli -p " + s.Port + " \"$@\"; }\n" + recipe
 	out, err := exec.Command("bash", "-c", script).CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "her value" {
 		t.Errorf("the recipe prints %q, error %v", out, err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/weirstreams/weir/internal/redisconn"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -107,7 +108,7 @@ func (c *chunk) args() int {
 }
 
 // apply is the call that stores the chunk as a whole batch.
-func (c *chunk) apply(t *target, l *layout, old, new state.Token) call {
+func (c *chunk) apply(t *target, l *layout, old, new state.Token) redisconn.Call {
 	keys := make([]string, 2, 2+len(c.used))
 	keys[0], keys[1] = t.meta, l.index
 	if !l.indexed() {
@@ -122,11 +123,11 @@ func (c *chunk) apply(t *target, l *layout, old, new state.Token) call {
 		args = append(args, g.puts...)
 		args = append(args, g.dels...)
 	}
-	return call{applyScript, keys, args}
+	return redisconn.Call{Script: applyScript, Keys: keys, Args: args}
 }
 
 // stage is the call that stages the chunk as the given part of a batch.
-func (c *chunk) stage(t *target, l *layout, old state.Token, id string, number int) call {
+func (c *chunk) stage(t *target, l *layout, old state.Token, id string, number int) redisconn.Call {
 	keys := make([]string, 2, 2+len(c.used))
 	keys[0], keys[1] = t.meta, l.index
 	if !l.indexed() {
@@ -148,7 +149,7 @@ func (c *chunk) stage(t *target, l *layout, old state.Token, id string, number i
 			args = append(args, f, "-")
 		}
 	}
-	return call{stageScript, keys, args}
+	return redisconn.Call{Script: stageScript, Keys: keys, Args: args}
 }
 
 // writer turns writes into calls: one call when they fit into a chunk, else a
@@ -164,7 +165,7 @@ type writer struct {
 	chunks  int
 	o       overlay
 	mask    []byte
-	pending []call // not known to have been carried out
+	pending []redisconn.Call // not known to have been carried out
 }
 
 func (w *writer) init(b *Backend, t *target, l *layout, old state.Token) {
@@ -199,8 +200,8 @@ func (w *writer) spill() {
 		rand.Read(id[:])
 		w.stage = hex.EncodeToString(id[:])
 		w.mask = append(w.mask[:0], zeros(w.l.buckets)...)
-		w.pending = append(w.pending, call{beginScript, append([]string{w.t.meta}, w.l.upper...),
-			[]string{string(w.old), w.l.gen, w.stage, flag(!w.l.indexed())}})
+		w.pending = append(w.pending, redisconn.Call{Script: beginScript, Keys: append([]string{w.t.meta}, w.l.upper...),
+			Args: []string{string(w.old), w.l.gen, w.stage, flag(!w.l.indexed())}})
 	}
 	w.chunks++
 	for _, i := range w.c.used {
@@ -224,7 +225,7 @@ func zeros(n int) []byte {
 // again does no harm, and is the way to find out.
 func (w *writer) flush(ctx context.Context) error {
 	for range 2 {
-		replies, err := w.b.s.run(ctx, w.t.br, false, w.pending...)
+		replies, err := w.b.s.Run(ctx, w.t.br, false, w.pending...)
 		if err != nil {
 			return err
 		}
@@ -246,16 +247,16 @@ func (w *writer) lost() error {
 
 // judge looks at the replies of a stage. It says whether to send them again,
 // after what an earlier stage left was cleaned up.
-func (w *writer) judge(ctx context.Context, replies []reply) (again bool, err error) {
+func (w *writer) judge(ctx context.Context, replies []redisconn.Reply) (again bool, err error) {
 	for i := range replies {
-		switch r := &replies[i]; r.status {
+		switch r := &replies[i]; r.Status {
 		case statusOK:
 		case statusFenced:
-			return false, w.t.fenced(r.str(0))
+			return false, w.t.fenced(r.Str(0))
 		case statusLeftover:
 			return true, w.discard(ctx)
 		case statusLayout:
-			if _, err := w.t.learn(r.list(0)); err != nil {
+			if _, err := w.t.learn(r.List(0)); err != nil {
 				return false, err
 			}
 			return false, errLayout{}
@@ -274,7 +275,7 @@ func (w *writer) discard(ctx context.Context) error {
 		return err
 	}
 	begin := &w.pending[0]
-	begin.args[len(begin.args)-1] = flag(true)
+	begin.Args[len(begin.Args)-1] = flag(true)
 	return nil
 }
 
@@ -296,15 +297,15 @@ func isLayout(err error) bool { return errors.Is(err, errLayout{}) }
 // commit stores all writes together with the token new.
 func (w *writer) commit(ctx context.Context, new state.Token) error {
 	if w.stage == "" {
-		replies, err := w.b.s.run(ctx, w.t.br, true, w.c.apply(w.t, w.l, w.old, new))
+		replies, err := w.b.s.Run(ctx, w.t.br, true, w.c.apply(w.t, w.l, w.old, new))
 		if err != nil {
 			return err
 		}
-		switch r := &replies[0]; r.status {
+		switch r := &replies[0]; r.Status {
 		case statusFenced:
-			return w.t.fenced(r.str(0))
+			return w.t.fenced(r.Str(0))
 		case statusLayout:
-			if _, err := w.t.learn(r.list(0)); err != nil {
+			if _, err := w.t.learn(r.List(0)); err != nil {
 				return err
 			}
 			return errLayout{}
@@ -316,8 +317,8 @@ func (w *writer) commit(ctx context.Context, new state.Token) error {
 	}
 	w.o.mask = string(w.mask)
 	over := w.o.String()
-	flip := call{flipScript, []string{w.t.meta},
-		[]string{string(w.old), string(new), w.l.gen, w.stage, strconv.Itoa(w.chunks), over}}
+	flip := redisconn.Call{Script: flipScript, Keys: []string{w.t.meta},
+		Args: []string{string(w.old), string(new), w.l.gen, w.stage, strconv.Itoa(w.chunks), over}}
 	if len(w.pending) > maxPipeline {
 		if err := w.flush(ctx); err != nil {
 			return err
@@ -325,11 +326,11 @@ func (w *writer) commit(ctx context.Context, new state.Token) error {
 	}
 	for range 2 {
 		calls := append(slices.Clone(w.pending), flip)
-		replies, err := w.b.s.run(ctx, w.t.br, true, calls...)
+		replies, err := w.b.s.Run(ctx, w.t.br, true, calls...)
 		if err != nil {
 			return err
 		}
-		switch last := &replies[len(replies)-1]; last.status {
+		switch last := &replies[len(replies)-1]; last.Status {
 		case statusDup:
 			// By an earlier call, whose overlay is still there.
 			_, err := w.b.read(ctx, w.t, &new, nil, nil)
@@ -338,7 +339,7 @@ func (w *writer) commit(ctx context.Context, new state.Token) error {
 			w.settle(ctx, over, new)
 			return nil
 		case statusFenced:
-			return w.t.fenced(last.str(0))
+			return w.t.fenced(last.Str(0))
 		}
 		again, err := w.judge(ctx, replies)
 		if err != nil {
@@ -357,7 +358,7 @@ func (w *writer) settle(ctx context.Context, over string, token state.Token) {
 	l := w.l.with(over, w.o)
 	w.t.layout.Store(l)
 	if err := w.b.settle(ctx, w.t, l, token); err != nil {
-		w.b.s.opts.Logger.Warn("a large batch was stored and could not be moved into its place; the next one will move it",
+		w.b.opts.Logger.Warn("a large batch was stored and could not be moved into its place; the next one will move it",
 			"task", w.t.id.Task, "error", err)
 	}
 }
@@ -370,18 +371,18 @@ func (b *Backend) settle(ctx context.Context, t *target, l *layout, token state.
 	if err := b.move(ctx, t, l, token, l.overlay, false); err != nil {
 		return err
 	}
-	replies, err := b.s.run(ctx, t.br, false, call{movedScript, append([]string{t.meta}, l.upper...), []string{string(token), l.over}})
+	replies, err := b.s.Run(ctx, t.br, false, redisconn.Call{Script: movedScript, Keys: append([]string{t.meta}, l.upper...), Args: []string{string(token), l.over}})
 	if err != nil {
 		return err
 	}
-	switch r := &replies[0]; r.status {
+	switch r := &replies[0]; r.Status {
 	case statusOK:
 		t.layout.Store(l.with("", overlay{}))
 		return nil
 	case statusFenced:
-		return t.fenced(r.str(0))
+		return t.fenced(r.Str(0))
 	default:
-		_, err := t.learn(r.list(0))
+		_, err := t.learn(r.List(0))
 		return err
 	}
 }
@@ -420,24 +421,24 @@ func (b *Backend) move(ctx context.Context, t *target, l *layout, token state.To
 			keys = append(keys, l.upper[p.bucket], l.base[p.bucket])
 			args = append(args, p.cursor)
 		}
-		replies, err := b.s.run(ctx, t.br, false, call{moveScript, keys, args})
+		replies, err := b.s.Run(ctx, t.br, false, redisconn.Call{Script: moveScript, Keys: keys, Args: args})
 		if err != nil {
 			return err
 		}
-		switch r := &replies[0]; r.status {
+		switch r := &replies[0]; r.Status {
 		case statusFenced:
-			return t.fenced(r.str(0))
+			return t.fenced(r.Str(0))
 		case statusLayout:
-			if _, err := t.learn(r.list(0)); err != nil {
+			if _, err := t.learn(r.List(0)); err != nil {
 				return err
 			}
 			return errLayout{}
 		case statusCorrupt:
-			return corrupt(r.str(0))
+			return corrupt(r.Str(0))
 		default:
 			var rest []pair
 			for i, p := range queue[:n] {
-				if p.cursor = r.str(i); p.cursor != "0" {
+				if p.cursor = r.Str(i); p.cursor != "0" {
 					rest = append(rest, p)
 				}
 			}

@@ -1,7 +1,8 @@
 -- Switches a view to a new, empty generation and puts the old one on the list
 -- of what is to be removed.
 -- KEYS  meta, the new order index (if any), the new buckets
--- ARGV  old token, new token, generation, bucket count, points, whether there is an index
+-- ARGV  old token, new token, generation, bucket count, points,
+--       whether there is an index, format version
 local call = redis.call
 local m = call('HMGET', KEYS[1], 'token', 'gen', 'buckets', 'trash')
 local token = m[1] or ''
@@ -28,5 +29,5 @@ if m[2] and m[3] then
 	trash = trash .. m[2] .. ':' .. m[3]
 end
 call('HDEL', KEYS[1], 'over', 'stage', 'staged')
-call('HSET', KEYS[1], 'v', '1', 'gen', ARGV[3], 'buckets', ARGV[4], 'points', ARGV[5], 'trash', trash, 'token', ARGV[2])
+call('HSET', KEYS[1], 'v', ARGV[7], 'gen', ARGV[3], 'buckets', ARGV[4], 'points', ARGV[5], 'trash', trash, 'token', ARGV[2])
 return {'OK', call('HMGET', KEYS[1], 'v', 'gen', 'buckets', 'points', 'over', 'trash')}

@@ -1,4 +1,4 @@
-package redisstore
+package redisconn
 
 import (
 	"context"
@@ -14,33 +14,33 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/sony/gobreaker/v2"
-
-	"github.com/weirstreams/weir/state"
 )
 
 // The circuit breaker: after this many calls in a row that failed because the
 // server was not there, calls fail at once for some time; then one of them is
 // let through.
 const (
-	breakerFailures = 3
-	breakerOpen     = time.Second
+	BreakerFailures = 3
+	BreakerOpen     = time.Second
 )
 
-// server is the connection to Redis, whatever it consists of.
-type server struct {
+// Server is the connection to Redis, whatever it consists of.
+type Server struct {
 	opts   Options
 	client rueidis.Client
 	conns  conns
 
 	mu struct {
 		sync.Mutex
-		breakers map[string]*breaker
+		breakers map[string]*Breaker
 	}
 }
 
-func connect(ctx context.Context, opts Options) (*server, error) {
-	s := &server{opts: opts}
-	s.mu.breakers = map[string]*breaker{}
+// Connect connects to the servers that opts name. When they are not there the
+// error is of the class Errors.Unavailable.
+func Connect(ctx context.Context, opts Options) (*Server, error) {
+	s := &Server{opts: opts}
+	s.mu.breakers = map[string]*Breaker{}
 	copts := opts.client()
 	copts.DialCtxFn = s.conns.dial
 	type result struct {
@@ -68,7 +68,7 @@ func connect(ctx context.Context, opts Options) (*server, error) {
 			r.client.Close()
 		}
 		s.conns.closeAll()
-		return nil, fmt.Errorf("connect to %s: %w", opts, classify(ctx, r.err))
+		return nil, fmt.Errorf("connect to %s: %w", opts, s.classify(ctx, r.err))
 	}
 	s.client = r.client
 	s.opts.Password, s.opts.TLS = "", nil // no longer needed here
@@ -78,12 +78,18 @@ func connect(ctx context.Context, opts Options) (*server, error) {
 	return s, nil
 }
 
-func (s *server) close() {
+func (s *Server) Close() {
 	s.client.Close()
 	s.conns.closeAll()
 }
 
-func (s *server) isCluster() bool { return s.client.Mode() == rueidis.ClientModeCluster }
+func (s *Server) IsCluster() bool { return s.client.Mode() == rueidis.ClientModeCluster }
+
+// Options are those of Connect, without the secrets.
+func (s *Server) Options() *Options { return &s.opts }
+
+// Client is the driver's client, for what is no call of a script.
+func (s *Server) Client() rueidis.Client { return s.client }
 
 // conns are the open connections, so that all can be closed at once: after a
 // demotion the old ones lead to a replica, and a new one may lead elsewhere.
@@ -159,113 +165,124 @@ func (cs *conns) closeAll() {
 	cs.dropAll()
 }
 
-// breaker is a circuit breaker with the error that it opened for.
-type breaker struct {
-	*gobreaker.TwoStepCircuitBreaker[struct{}]
-	last atomic.Pointer[error]
+// Breaker is a circuit breaker with the error that it opened for.
+type Breaker struct {
+	s     *Server
+	inner *gobreaker.TwoStepCircuitBreaker[struct{}]
+	last  atomic.Pointer[error]
 }
 
-// breakerOf returns the breaker of a view. One server has one breaker. In a
-// cluster each view has its own, because its node may be down alone.
-func (s *server) breakerOf(meta string) *breaker {
-	if !s.isCluster() {
-		meta = ""
+// IsOpen says that calls fail at once.
+func (br *Breaker) IsOpen() bool { return br.inner.State() == gobreaker.StateOpen }
+
+// Breaker returns the breaker for calls on a key. One server has one breaker.
+// In a cluster each key has its own, because its node may be down alone; so
+// ask for a key that stands for all with its hash tag.
+func (s *Server) Breaker(key string) *Breaker {
+	if !s.IsCluster() {
+		key = ""
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	br := s.mu.breakers[meta]
+	br := s.mu.breakers[key]
 	if br == nil {
-		br = &breaker{}
-		br.TwoStepCircuitBreaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-			Name:         meta,
-			Timeout:      breakerOpen,
-			ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
-			IsSuccessful: func(err error) bool { return !errors.Is(err, state.ErrUnavailable) || errors.Is(err, ErrReplicas) },
-			IsExcluded:   func(err error) bool { return isContext(err) && !errors.Is(err, state.ErrUnavailable) },
+		br = &Breaker{s: s}
+		br.inner = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+			Name:        key,
+			Timeout:     BreakerOpen,
+			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= BreakerFailures },
+			IsSuccessful: func(err error) bool {
+				return !errors.Is(err, s.opts.Errors.Unavailable) || errors.Is(err, s.opts.Errors.Replicas)
+			},
+			IsExcluded: func(err error) bool { return IsContext(err) && !errors.Is(err, s.opts.Errors.Unavailable) },
 			OnStateChange: func(name string, from, to gobreaker.State) {
+				if f := s.opts.OnBreaker; f != nil && (to == gobreaker.StateOpen || to == gobreaker.StateClosed) {
+					f(name, to == gobreaker.StateOpen)
+				}
 				switch {
 				case from == gobreaker.StateClosed:
 					last := ""
 					if e := br.last.Load(); e != nil {
 						last = (*e).Error()
 					}
-					s.opts.Logger.Warn("redis does not serve; calls fail at once until it is back", "view", name, "error", last)
+					s.opts.Logger.Warn("redis does not serve; calls fail at once until it is back", "key", name, "error", last)
 				case to == gobreaker.StateClosed:
-					s.opts.Logger.Info("redis serves again", "view", name)
+					s.opts.Logger.Info("redis serves again", "key", name)
 				}
 			},
 		})
-		s.mu.breakers[meta] = br
+		s.mu.breakers[key] = br
 	}
 	return br
 }
 
-// isContext says that the caller gave up. (The timeouts of package net say so
+// IsContext says that the caller gave up. (The timeouts of package net say so
 // of themselves as well.)
-func isContext(err error) bool {
+func IsContext(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // guard calls f unless the breaker is open, and tells the breaker how it went.
-func (br *breaker) guard(f func() error) error {
-	done, err := br.Allow()
+func (br *Breaker) guard(f func() error) error {
+	s := br.s
+	done, err := br.inner.Allow()
 	if err != nil {
 		var last error
 		if e := br.last.Load(); e != nil {
 			last = *e
 		}
-		return refused(err, last)
+		return s.refused(err, last)
 	}
 	err = f()
-	if errors.Is(err, state.ErrUnavailable) {
+	if errors.Is(err, s.opts.Errors.Unavailable) {
 		br.last.Store(&err)
 	}
 	done(err)
 	return err
 }
 
-// call is one call of a script.
-type call struct {
-	script *script
-	keys   []string
-	args   []string
+// Call is one call of a script.
+type Call struct {
+	Script *Script
+	Keys   []string
+	Args   []string
 }
 
-// reply is what a script returned.
-type reply struct {
-	status string
-	values []rueidis.RedisMessage // behind the status
+// Reply is what a script returned.
+type Reply struct {
+	Status string
+	Values []rueidis.RedisMessage // behind the status
 }
 
-// str returns value i as a string; a missing one is "".
-func (r *reply) str(i int) string {
-	if i >= len(r.values) {
+// Str returns value i as a string; a missing one is "".
+func (r *Reply) Str(i int) string {
+	if i >= len(r.Values) {
 		return ""
 	}
-	s, _ := r.values[i].ToString()
+	s, _ := r.Values[i].ToString()
 	return s
 }
 
-// list returns value i as strings; missing elements are "".
-func (r *reply) list(i int) []string {
-	if i >= len(r.values) {
+// List returns value i as strings; missing elements are "".
+func (r *Reply) List(i int) []string {
+	if i >= len(r.Values) {
 		return nil
 	}
-	s, _ := r.values[i].AsStrSlice()
+	s, _ := r.Values[i].AsStrSlice()
 	return s
 }
 
-// run calls scripts, in one round trip, in order, all for the same view. With
+// Run calls scripts, in one round trip, in order, all for keys of one hash tag, whose breaker is br. With
 // wait the replicas have to confirm what was written. An error is that of the
 // first call that failed; the others may have been carried out.
-func (s *server) run(ctx context.Context, br *breaker, wait bool, calls ...call) ([]reply, error) {
+func (s *Server) Run(ctx context.Context, br *Breaker, wait bool, calls ...Call) ([]Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	wait = wait && s.opts.WaitReplicas > 0
-	var replies []reply
+	var replies []Reply
 	err := br.guard(func() error {
-		if h := s.opts.hooks.before; h != nil {
+		if h := s.opts.Hooks.Before; h != nil {
 			if err := h(calls); err != nil {
 				return err
 			}
@@ -280,7 +297,7 @@ func (s *server) run(ctx context.Context, br *breaker, wait bool, calls ...call)
 		if err != nil {
 			return err
 		}
-		if h := s.opts.hooks.after; h != nil {
+		if h := s.opts.Hooks.After; h != nil {
 			if err := h(calls); err != nil {
 				return err
 			}
@@ -303,14 +320,14 @@ func anyNoScript(results []rueidis.RedisResult) bool {
 	return false
 }
 
-func (s *server) send(ctx context.Context, wait, source bool, calls []call) ([]rueidis.RedisResult, error) {
+func (s *Server) send(ctx context.Context, wait, source bool, calls []Call) ([]rueidis.RedisResult, error) {
 	cmds := make([]rueidis.Completed, 0, len(calls)+1)
 	for _, c := range calls {
-		verb, name := "EVALSHA", c.script.sha
+		verb, name := "EVALSHA", c.Script.sha
 		if source {
-			verb, name = "EVAL", c.script.source
+			verb, name = "EVAL", c.Script.Source
 		}
-		cmds = append(cmds, s.client.B().Arbitrary(verb, name, strconv.Itoa(len(c.keys))).Keys(c.keys...).Args(c.args...).Build())
+		cmds = append(cmds, s.client.B().Arbitrary(verb, name, strconv.Itoa(len(c.Keys))).Keys(c.Keys...).Args(c.Args...).Build())
 	}
 	if !wait {
 		if len(cmds) == 1 {
@@ -320,7 +337,7 @@ func (s *server) send(ctx context.Context, wait, source bool, calls []call) ([]r
 	}
 	cmds = append(cmds, s.client.B().Arbitrary("WAIT").Args(strconv.Itoa(s.opts.WaitReplicas),
 		strconv.FormatInt(s.opts.WaitTimeout.Milliseconds(), 10)).Build())
-	if !s.isCluster() {
+	if !s.IsCluster() {
 		return s.client.DoMulti(ctx, cmds...), nil
 	}
 	// WAIT counts for the writes of its own connection. A client of a cluster
@@ -331,11 +348,11 @@ func (s *server) send(ctx context.Context, wait, source bool, calls []call) ([]r
 		results = d.DoMulti(ctx, cmds...)
 		return nil
 	})
-	return results, classify(ctx, err)
+	return results, s.classify(ctx, err)
 }
 
-func (s *server) decode(ctx context.Context, results []rueidis.RedisResult) ([]reply, error) {
-	replies := make([]reply, len(results))
+func (s *Server) decode(ctx context.Context, results []rueidis.RedisResult) ([]Reply, error) {
+	replies := make([]Reply, len(results))
 	for i := range results {
 		if err := s.failed(ctx, results[i]); err != nil {
 			return nil, err
@@ -351,23 +368,23 @@ func (s *server) decode(ctx context.Context, results []rueidis.RedisResult) ([]r
 		if err != nil {
 			return nil, fmt.Errorf("redis: unexpected reply of a script: %w", err)
 		}
-		replies[i] = reply{status, values[1:]}
+		replies[i] = Reply{status, values[1:]}
 	}
 	return replies, nil
 }
 
 // failed returns the class of the error of a result.
-func (s *server) failed(ctx context.Context, r rueidis.RedisResult) error {
+func (s *Server) failed(ctx context.Context, r rueidis.RedisResult) error {
 	err := r.Error()
 	if e, ok := rueidis.IsRedisErr(err); ok && code(e.Error()) == "READONLY" {
 		// The connection leads to a replica. The name of the server may
 		// already stand for another one.
 		s.conns.dropAll()
 	}
-	return classify(ctx, err)
+	return s.classify(ctx, err)
 }
 
-func (s *server) confirmed(ctx context.Context, r rueidis.RedisResult) error {
+func (s *Server) confirmed(ctx context.Context, r rueidis.RedisResult) error {
 	if err := s.failed(ctx, r); err != nil {
 		return err
 	}
@@ -376,26 +393,26 @@ func (s *server) confirmed(ctx context.Context, r rueidis.RedisResult) error {
 		return fmt.Errorf("redis: unexpected reply of WAIT: %w", err)
 	}
 	if n < int64(s.opts.WaitReplicas) {
-		return fmt.Errorf("%w: %w: %d of %d within %v", state.ErrUnavailable, ErrReplicas, n, s.opts.WaitReplicas, s.opts.WaitTimeout)
+		return fmt.Errorf("%w: %w: %d of %d within %v", s.opts.Errors.Unavailable, s.opts.Errors.Replicas, n, s.opts.WaitReplicas, s.opts.WaitTimeout)
 	}
 	return nil
 }
 
-// do sends one plain command. Its keys come first.
-func (s *server) do(ctx context.Context, br *breaker, verb string, keys []string, args ...string) (rueidis.RedisResult, error) {
+// Do sends one plain command. Its keys come first.
+func (s *Server) Do(ctx context.Context, br *Breaker, verb string, keys []string, args ...string) (rueidis.RedisResult, error) {
 	if err := ctx.Err(); err != nil {
 		return rueidis.RedisResult{}, err
 	}
 	var r rueidis.RedisResult
 	err := br.guard(func() error {
-		calls := []call{{&script{name: verb}, keys, args}}
-		if h := s.opts.hooks.before; h != nil {
+		calls := []Call{{&Script{Name: verb}, keys, args}}
+		if h := s.opts.Hooks.Before; h != nil {
 			if err := h(calls); err != nil {
 				return err
 			}
 		}
 		r = s.client.Do(ctx, s.client.B().Arbitrary(verb).Keys(keys...).Args(args...).Build())
-		if h := s.opts.hooks.after; h != nil {
+		if h := s.opts.Hooks.After; h != nil {
 			if err := h(calls); err != nil {
 				return err
 			}
