@@ -293,6 +293,9 @@ func (a *App) run(ctx context.Context) (err error) {
 	workers := max(min(c.Workers, len(tasks)), 1)
 
 	a.mu.Lock()
+	if u, ok := store.(state.Unordered); ok {
+		u.KeepUnordered(a.config.ApplicationID, a.topology.unordered())
+	}
 	a.mu.store, a.mu.tasks, a.mu.spread, a.mu.counts = store, res.Tasks, res.Stores, res.Partitions
 	a.mu.workers = make([]*worker.Worker, workers)
 	for i := range workers {

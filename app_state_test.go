@@ -14,6 +14,7 @@ import (
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/embedded"
 	"github.com/weirstreams/weir/serde"
+	"github.com/weirstreams/weir/state"
 	"github.com/weirstreams/weir/state/memstore"
 )
 
@@ -29,7 +30,10 @@ func running(t *testing.T, top *weir.Topology, c weir.Config, topics ...embedded
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	c.ApplicationID, c.ClientOptions, c.Dir, c.Store = "app", br.ClientOptions(), t.TempDir(), memstore.New()
+	c.ApplicationID, c.ClientOptions, c.Dir = "app", br.ClientOptions(), t.TempDir()
+	if c.Store == nil {
+		c.Store = memstore.New()
+	}
 	if app, err = weir.NewApp(top, c); err != nil {
 		t.Fatal(err)
 	}
@@ -165,5 +169,70 @@ func TestReplacedWorker(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// unordered is a backend that hears which stores need no order.
+type unordered struct {
+	state.Backend
+	heard chan []string
+}
+
+func (u *unordered) KeepUnordered(application string, stores []string) {
+	u.heard <- append([]string{application}, stores...)
+}
+
+// The backend is told of the stores for point lookups before anything is
+// claimed, and readers get no range of them.
+func TestPointLookups(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	b := weir.NewBuilder()
+	in := weir.NewTopic("in", serde.String, serde.String)
+	points := b.Table("points", in, weir.PointLookups())
+	ordered := points.ToStream().GroupByKey().Count("ordered")
+	points.ToStream().GroupByKey().Count("counts", weir.PointLookups())
+	top, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unordered{memstore.New(), make(chan []string, 1)}
+	app, cl, _ := running(t, top, weir.Config{Store: u}, embedded.Topic{Name: "in", Partitions: 2})
+	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: "in", Key: []byte("k"), Value: []byte("v")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := app.WaitFor(ctx, weir.Running); err != nil {
+		t.Fatal(err)
+	}
+	if heard, want := <-u.heard, []string{"app", "counts", "points"}; !slices.Equal(heard, want) {
+		t.Errorf("heard of %q, want %q", heard, want)
+	}
+	for ctx.Err() == nil {
+		v, found, err := app.Read(points).Get(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found {
+			if v != "v" {
+				t.Errorf("%q", v)
+			}
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, err := range app.Read(points).Range(ctx, weir.All[string]()) {
+		if !errors.Is(err, weir.ErrUnordered) {
+			t.Errorf("a range of a store without order: error %v", err)
+		}
+	}
+	n := 0
+	for _, err := range app.Read(ordered).Range(ctx, weir.All[string]()) {
+		if err != nil {
+			t.Error(err)
+		}
+		n++
+	}
+	if n != 1 {
+		t.Errorf("%d entries of the store in order, want 1", n)
 	}
 }

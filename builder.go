@@ -310,9 +310,7 @@ func wireDecoder[K, V any](w *wiring, n *node, key serde.Serde[K], value serde.S
 	c, name := w.ctx, n.name
 	// Bytes that every input is a value of need no decoding where nobody looks.
 	skipValue := !n.needsValue() && (any(value) == any(serde.String) || any(value) == any(serde.Bytes))
-	out := new(rec[K, V])
-	return func(r *task.Record) (err error) {
-		c.Enter(name)
+	decode := func(out *rec[K, V], r *task.Record) (err error) {
 		var noKey K
 		var noValue V
 		out.key, out.val = noKey, noValue
@@ -326,6 +324,15 @@ func wireDecoder[K, V any](w *wiring, n *node, key serde.Serde[K], value serde.S
 			if out.val, err = value.Decode(r.Value); err != nil {
 				return task.Classify(task.ClassDecode, fmt.Errorf("value: %w", err))
 			}
+		}
+		return nil
+	}
+	lookAhead(w, n, decode)
+	out := new(rec[K, V])
+	return func(r *task.Record) error {
+		c.Enter(name)
+		if err := decode(out, r); err != nil {
+			return err
 		}
 		return next(out)
 	}

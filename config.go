@@ -27,8 +27,22 @@ const (
 	// readers with isolation level read_committed, whatever crashes. It needs
 	// transactions: a broker of version 2.5 or newer.
 	ExactlyOnce Guarantee = iota
-	// AtLeastOnce may repeat outputs and changes of the state after a crash, as
-	// Kafka Streams does. It needs no transactions.
+	// AtLeastOnce needs no transactions. With a store on disk or in memory it may
+	// repeat outputs and changes of the state after a crash, as Kafka Streams
+	// does.
+	//
+	// With a remote store that can keep outputs (a [state.Outbox], as
+	// redisstore) there are no changelogs: one write of the store holds the state,
+	// the outputs and the positions of a batch. As long as the store keeps what it
+	// has acknowledged the state changes once, through repartition topics too, and
+	// outputs appear at least once; repetitions carry the same weir-id header, by
+	// which a [Deduper] drops them. A store that forgot acknowledged writes, as in
+	// a failover of Redis, has their input processed again, which is counted
+	// (weir_store_forgot_total): what it had forgotten may take effect twice. A
+	// store that lost a task's state as a whole stops the application: nothing
+	// can rebuild it. A batch is at most what the store takes in one step (500
+	// keys and 256 KiB in Redis, outputs of 1 MiB); a single record that writes
+	// more is an error that matches [ErrBatchTooLarge].
 	AtLeastOnce
 )
 
@@ -74,12 +88,13 @@ type Config struct {
 	Workers int
 
 	// CommitInterval is the time between two commits, and so the delay that
-	// readers of committed outputs see. Defaults to 100 ms under ExactlyOnce
-	// and to 1 s under AtLeastOnce.
+	// readers of committed outputs see. Defaults to 100 ms; under AtLeastOnce
+	// with a local store, where outputs do not wait for the commit, to 1 s.
 	CommitInterval time.Duration
 	// FlushInterval is how long committed writes may stay in memory before the
 	// store has them; a crash costs a replay of that much changelog and
-	// nothing else. Defaults to 500 ms.
+	// nothing else. Defaults to 500 ms. Not used under AtLeastOnce on a remote
+	// store.
 	FlushInterval time.Duration
 	// MaxTaskIdle is how long a task with several inputs waits for an empty one
 	// that the broker has nothing for, so that records are taken in the order
@@ -92,7 +107,9 @@ type Config struct {
 	// the process. Defaults to RebalanceTimeout.
 	MaxRecordTime time.Duration
 	// PurgeInterval is the time between deletions of processed records from
-	// repartition topics. Defaults to 30 s.
+	// repartition topics. Defaults to 30 s. Under AtLeastOnce on a remote store
+	// records are kept for six hours after they were processed, for a store that
+	// forgets.
 	PurgeInterval time.Duration
 
 	// SessionTimeout is how long the group waits for a sign of life before it
@@ -191,7 +208,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Dir = filepath.Join(base, "weir")
 	}
 	commit := 100 * time.Millisecond
-	if c.Guarantee == AtLeastOnce {
+	if c.Guarantee == AtLeastOnce && !c.usesOutbox() {
 		commit = time.Second
 	}
 	c.Workers = cmp.Or(c.Workers, runtime.GOMAXPROCS(0))

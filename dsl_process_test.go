@@ -588,3 +588,36 @@ func TestDeadLetterLeavesNoTrace(t *testing.T) {
 		t.Errorf("dead letters %q", got)
 	}
 }
+
+// A store that was declared for point lookups has no order, whatever keeps it:
+// what works on a disk would not work in Redis.
+func TestRangeWithoutOrder(t *testing.T) {
+	t.Parallel()
+	store := NewKeyValueStore("unordered", serde.String, serde.String, PointLookups())
+	d := start(t, nil, func(b *Builder) {
+		b.Stream(in).Process("p", func() *script {
+			return &script{stores: []*KeyValueStore[string, string]{store}, process: func(p *script, r Record[string, string]) error {
+				if err := p.kv[0].Put(r.Key, r.Value); err != nil {
+					return err
+				}
+				if v, found, err := p.kv[0].Get(r.Key); v != r.Value || !found || err != nil {
+					t.Errorf("%q %v %v", v, found, err)
+				}
+				if r.Value == "range" {
+					for range p.kv[0].Range(All[string]()) {
+						t.Error("an entry")
+					}
+				}
+				return nil
+			}}
+		}, store)
+	})
+	d.send("in", []byte("k"), []byte("v"), 1)
+	if d.err != nil {
+		t.Fatal(d.err)
+	}
+	d.send("in", []byte("k"), []byte("range"), 1)
+	if !errors.Is(d.err, ErrUnordered) || !strings.Contains(d.err.Error(), `range over store "unordered"`) || !strings.Contains(d.err.Error(), "PointLookups") {
+		t.Errorf("error %v", d.err)
+	}
+}

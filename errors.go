@@ -23,6 +23,9 @@ var (
 	ErrNotOwner = errors.New("weir: the key belongs to another instance")
 	// ErrRestoring says that the task of a key is not ready yet. Try again.
 	ErrRestoring = errors.New("weir: the state is being restored")
+	// ErrUnordered says that a range was asked for of a store that was declared
+	// with PointLookups.
+	ErrUnordered = errors.New("weir: the store keeps its keys without order")
 	// ErrNoSuchStore says that the topology has no store of that name.
 	ErrNoSuchStore = errors.New("weir: no such store")
 	// ErrStateMismatch says that stored state and committed offsets contradict
@@ -34,6 +37,10 @@ var (
 	// ErrStoreUnavailable says that a remote store could not be asked. The
 	// tasks that use it pause until it is back. Try again.
 	ErrStoreUnavailable = errors.New("weir: the store is unavailable")
+	// ErrBatchTooLarge says that one record, or the punctuations that it causes,
+	// writes more than the store takes in one step, under AtLeastOnce on a remote
+	// store.
+	ErrBatchTooLarge = errors.New("weir: one record exceeds a batch")
 )
 
 // ErrorClass says what kind of thing failed in a task.
@@ -93,7 +100,7 @@ func taskError(e *task.Error) *TaskError {
 
 type mapping struct{ inside, outside error }
 
-var storeErrors = []mapping{{state.ErrFull, ErrStoreFull}, {state.ErrUnavailable, ErrStoreUnavailable}}
+var storeErrors = []mapping{{state.ErrFull, ErrStoreFull}, {state.ErrUnavailable, ErrStoreUnavailable}, {task.ErrBatchTooLarge, ErrBatchTooLarge}}
 
 // public turns an error of the inside into one that users can match.
 func public(err error) error {

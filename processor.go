@@ -33,6 +33,29 @@ type Processor[K1, V1, K2, V2 any] interface {
 	Close() error
 }
 
+// Lookahead is implemented by a [Processor] that can tell of a record which keys
+// of its stores Process will ask for. Where the state is across a network, a
+// round trip then fetches the keys of many records together, instead of one for
+// each Get. It serves processors directly behind [Builder.Stream] or
+// [Stream.Repartition]; records are decoded once more for it, so it costs
+// something where the state is near, and there it is not called.
+//
+// LookAhead is called from the goroutine of Process, some time before it, for a
+// record that may be called for again or never be processed here. It may guess: a
+// key that is not needed costs its read, one that is missing costs a round trip.
+// It must change nothing. A panic fails the next record of the processor.
+type Lookahead[K, V any] interface {
+	LookAhead(r Record[K, V], a *Ahead)
+}
+
+// Ahead takes the keys that a processor names; see [KeyValueStore.Ahead].
+type Ahead struct {
+	stores []*storeDecl
+	ctx    *task.Context
+	want   wanted
+	misuse error
+}
+
 // ProcessorDefaults is embedded by processors that have nothing to close.
 type ProcessorDefaults struct{}
 
@@ -303,9 +326,27 @@ func wireProcessor[K, V, K2, V2 any, P Processor[K, V, K2, V2]](w *wiring, n *no
 		w.err = fmt.Errorf("init of processor %q: %w", t.name, errors.Join(t.misuse, err))
 		return nil
 	}
+	ahead := &Ahead{stores: stores, ctx: t.ctx}
+	if l, ok := any(p).(Lookahead[K, V]); ok {
+		w.lookers[n] = func(r *rec[K, V], want wanted) {
+			defer func() {
+				if v := recover(); v != nil && ahead.misuse == nil {
+					ahead.misuse = fmt.Errorf("panic in LookAhead: %v", v)
+				}
+			}()
+			ahead.want = want
+			l.LookAhead(Record[K, V]{Key: r.key, Value: r.val, KeyNull: r.keyNull, Tombstone: r.tombstone,
+				Time: time.UnixMilli(r.ts).UTC(), Headers: fromTaskHeaders(r.headers)}, ahead)
+			ahead.want = nil
+		}
+	}
 	return func(r *rec[K, V]) error {
 		if err := t.begin(r.ts); err != nil {
 			return err
+		}
+		if err := ahead.misuse; err != nil {
+			ahead.misuse = nil
+			return t.end(err)
 		}
 		var from Source
 		from.Topic, from.Partition, from.Offset = t.ctx.Source()

@@ -17,6 +17,7 @@ import (
 type storeInfo struct {
 	name        string
 	subtopology int32
+	unordered   bool
 	// key encodes a key that is given as text: strings as they are, numbers and
 	// booleans as Go writes them, []byte as they are or behind "base64:", and
 	// keys of other types as JSON.

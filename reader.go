@@ -70,6 +70,10 @@ func (r Reader[K, V]) Get(ctx context.Context, k K) (v V, found bool, err error)
 // is not ready.
 func (r Reader[K, V]) Range(ctx context.Context, b Bounds[K]) iter.Seq2[Entry[K, V], error] {
 	return func(yield func(Entry[K, V], error) bool) {
+		if r.app.topology.stores()[r.table.store].unordered {
+			yield(Entry[K, V]{}, fmt.Errorf("range over store %q: %w: declare it without PointLookups", r.table.store, ErrUnordered))
+			return
+		}
 		lower, upper, err := b.encode(r.table.k.serde)
 		if err != nil {
 			yield(Entry[K, V]{}, fmt.Errorf("range over store %q: %w", r.table.store, err))

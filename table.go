@@ -59,7 +59,7 @@ func newTable[K, V any](n *node, store string, key serde.Serde[K], value serde.S
 
 // addStoreNode adds a step with a store of its own, which has the step's name.
 func (b *Builder) addStoreNode[K, V any](op, name string, c storeConfig, parent *node, key serde.Serde[K], value serde.Serde[V]) *node {
-	d := &storeDecl{name: name, by: located(op), logged: c.logged, timestamped: true}
+	d := &storeDecl{name: name, by: located(op), logged: c.logged, unordered: c.unordered, timestamped: true}
 	if err := b.checkStore(d); err != nil {
 		b.fail(op, err)
 		return nil

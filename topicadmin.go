@@ -101,6 +101,12 @@ func (a *topicAdmin) prepare(ctx context.Context, t *topology.Topology) (*topolo
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTopics, err)
 	}
+	if a.config.usesOutbox() {
+		res.Changelogs = nil
+		if err := checkWriters(t, res); err != nil {
+			return nil, err
+		}
+	}
 	err = retry(ctx, a.log, "prepare internal topics", func() error { return a.internal(ctx, res) })
 	return res, err
 }

@@ -2,6 +2,7 @@ package weir
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/weirstreams/weir/internal/bridge"
@@ -62,13 +63,25 @@ func (t *Topology) plans(app string) []*task.Plan {
 	return plans
 }
 
+// unordered lists the stores that were declared with PointLookups, in order.
+func (t *Topology) unordered() (names []string) {
+	stores := t.stores()
+	for _, name := range slices.Sorted(maps.Keys(stores)) {
+		if stores[name].unordered {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // stores describes all stores by name.
 func (t *Topology) stores() map[string]storeInfo {
 	infos := map[string]storeInfo{}
 	for _, s := range t.graph.Subtopologies {
 		for _, st := range s.Stores {
-			info := t.b.stores[st.Name].info
-			info.subtopology = s.ID
+			d := t.b.stores[st.Name]
+			info := d.info
+			info.subtopology, info.unordered = s.ID, d.unordered
 			infos[st.Name] = info
 		}
 	}

@@ -73,6 +73,36 @@ type wiring struct {
 	received map[*node]any
 	closers  []func() error
 	err      error
+
+	// lookers are the functions of processors that look ahead, as
+	// func(*rec[K, V], wanted); ahead are those of the sources in front of them.
+	lookers map[*node]any
+	ahead   map[*node]func(*task.Record, wanted)
+}
+
+// wanted takes a key that a processor will ask a store for.
+type wanted func(s *task.Store, key []byte)
+
+// lookAhead wires what the processors directly behind a source say of a record.
+func lookAhead[K, V any](w *wiring, n *node, decode func(*rec[K, V], *task.Record) error) {
+	var list []func(*rec[K, V], wanted)
+	for _, c := range n.children {
+		if f, ok := w.lookers[c].(func(*rec[K, V], wanted)); ok {
+			list = append(list, f)
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	out := new(rec[K, V])
+	w.ahead[n] = func(r *task.Record, want wanted) {
+		if decode(out, r) != nil {
+			return // it fails again when its turn comes, and then counts
+		}
+		for _, f := range list {
+			f(out, want)
+		}
+	}
 }
 
 // receiver returns the function that takes a T to a node, the same for all its
@@ -119,7 +149,23 @@ type instance struct {
 	closers []func() error
 }
 
-var _ task.Instance = (*instance)(nil)
+// lookingInstance has processors that look ahead.
+type lookingInstance struct {
+	*instance
+	ahead [][]func(*task.Record, wanted) // by input
+}
+
+var (
+	_ task.Instance = (*instance)(nil)
+	_ task.Looker   = (*lookingInstance)(nil)
+)
+
+// LookAhead implements task.Looker.
+func (i *lookingInstance) LookAhead(input int, r *task.Record, want func(*task.Store, []byte)) {
+	for _, f := range i.ahead[input] {
+		f(r, want)
+	}
+}
 
 func (i *instance) Process(input int, r *task.Record) error { return i.inputs[input](r) }
 
@@ -139,7 +185,7 @@ func (i *instance) Close() (err error) {
 // newInstance wires the given sources, each a list of decoders of one topic.
 // When it fails, or a processor panics, those made before are closed.
 func newInstance(ctx *task.Context, app string, sources [][]*node) (_ task.Instance, err error) {
-	w := &wiring{ctx: ctx, app: app, received: map[*node]any{}}
+	w := &wiring{ctx: ctx, app: app, received: map[*node]any{}, lookers: map[*node]any{}, ahead: map[*node]func(*task.Record, wanted){}}
 	done := false
 	defer func() {
 		if !done {
@@ -155,5 +201,16 @@ func newInstance(ctx *task.Context, app string, sources [][]*node) (_ task.Insta
 	}
 	inst.closers = w.closers
 	done = true
-	return inst, nil
+	if len(w.ahead) == 0 {
+		return inst, nil
+	}
+	looking := &lookingInstance{instance: inst, ahead: make([][]func(*task.Record, wanted), len(sources))}
+	for i, decoders := range sources {
+		for _, n := range decoders {
+			if f := w.ahead[n]; f != nil {
+				looking.ahead[i] = append(looking.ahead[i], f)
+			}
+		}
+	}
+	return looking, nil
 }

@@ -17,6 +17,7 @@ const (
 	LabelOutcome   = "outcome"   // one of a fixed set of words
 	LabelState     = "state"     // state of a task or of the app, in lower case
 	LabelMetric    = "metric"    // name of a metric
+	LabelVerdict   = "verdict"   // of the fence: apply, reemit, skip, rebase, dlq, fence
 )
 
 // Names of the metrics. [Metrics] says what each one is.
@@ -43,10 +44,26 @@ const (
 	UnflushedBytes = "weir_unflushed_bytes"
 	Claims         = "weir_claims_total"
 
+	RecordsResent = "weir_records_resent_total"
+	StoreForgot   = "weir_store_forgot_total"
+	Reprocessed   = "weir_records_reprocessed_total"
+
 	AppState   = "weir_app_state"
 	Tasks      = "weir_tasks"
 	Rebalances = "weir_rebalances_total"
 	WorkerBusy = "weir_worker_busy_ratio"
+
+	FenceRecords       = "weir_fence_records_total"
+	FenceRoundTrip     = "weir_fence_round_trip_seconds"
+	FenceBatchRecords  = "weir_fence_batch_records"
+	FenceGap           = "weir_fence_gap_offsets"
+	FenceWindow        = "weir_fence_window_records"
+	FenceRegressions   = "weir_fence_regressions_total"
+	FenceConflicts     = "weir_fence_conflicts_total"
+	FenceBreakerOpen   = "weir_fence_breaker_open"
+	FenceConsumerLag   = "weir_fence_consumer_lag_records"
+	FenceDeadLetters   = "weir_fence_dead_letters_total"
+	FenceWindowMaximum = "weir_fence_window_max_records"
 
 	Refused = "weir_metrics_refused_total"
 )
@@ -116,7 +133,7 @@ var metrics = []Metric{
 	},
 	{
 		Name: RecordsDropped, Kind: KindCounter, Unit: Records, Labels: []string{LabelTask, LabelNode, LabelReason},
-		Help: "Records that an operator left out: late, without a key or value it needs, or in the wrong partition.",
+		Help: "Records that an operator left out: late, without a key or value it needs, or in the wrong partition. Also repetitions (reason repeated) of a repartition topic, whose name the node then is.",
 	},
 	{
 		Name: DeadLetters, Kind: KindCounter, Unit: Records, Labels: []string{LabelTask, LabelNode, LabelReason},
@@ -181,6 +198,18 @@ var metrics = []Metric{
 		Name: Claims, Kind: KindCounter, Labels: []string{LabelOutcome},
 		Help: "Claims of task state, by what was found.",
 	},
+	{
+		Name: RecordsResent, Kind: KindCounter, Unit: Records, Labels: []string{LabelTask},
+		Help: "Outputs of a former owner that were sent again when a task was claimed, at least once on a remote store. Their ids are those of the first time.",
+	},
+	{
+		Name: StoreForgot, Kind: KindCounter, Labels: []string{LabelTask},
+		Help: "Times that a remote store was found to have forgotten acknowledged batches of a task without a changelog.",
+	},
+	{
+		Name: Reprocessed, Kind: KindCounter, Unit: Records, Labels: []string{LabelTask},
+		Help: "Input records that were processed again because a remote store had forgotten them; what they have put out before may have taken effect twice.",
+	},
 
 	{
 		Name: AppState, Kind: KindGauge, Labels: []string{LabelState},
@@ -199,6 +228,50 @@ var metrics = []Metric{
 		Help: "Share of its time that a worker spent on anything but waiting for records, lately.",
 	},
 
+	{
+		Name: FenceRecords, Kind: KindCounter, Unit: Records, Labels: []string{LabelTopic, LabelPartition, LabelVerdict},
+		Help: "Records that the fence judged, by verdict. verdict=\"fence\" counts batches that were refused because another owner has the partition.",
+	},
+	{
+		Name: FenceRoundTrip, Kind: KindHistogram, Unit: Seconds, Labels: []string{LabelTopic}, Buckets: latencyBuckets,
+		Help: "How long it took to apply a batch in Redis, with the round trip.",
+	},
+	{
+		Name: FenceBatchRecords, Kind: KindHistogram, Unit: Records, Labels: []string{LabelTopic}, Buckets: sizeBuckets,
+		Help: "Records of a batch that was applied in Redis.",
+	},
+	{
+		Name: FenceGap, Kind: KindHistogram, Unit: Count, Labels: []string{LabelTopic}, Buckets: sizeBuckets,
+		Help: "Offsets missing between a record and the one before it in its partition: transaction markers and compaction leave such holes.",
+	},
+	{
+		Name: FenceWindow, Kind: KindGauge, Unit: Records, Labels: []string{LabelTopic, LabelPartition},
+		Help: "Records in the pending window of a partition: applied, and not known to be committed.",
+	},
+	{
+		Name: FenceWindowMaximum, Kind: KindGauge, Unit: Records, Labels: []string{LabelTopic},
+		Help: "Most records that the pending window of a partition may hold; past it batches wait.",
+	},
+	{
+		Name: FenceRegressions, Kind: KindCounter, Unit: Count, Labels: []string{LabelTopic, LabelPartition},
+		Help: "How often Redis was found to have forgotten acknowledged writes of a partition.",
+	},
+	{
+		Name: FenceConflicts, Kind: KindCounter, Unit: Count, Labels: []string{LabelTopic, LabelPartition},
+		Help: "Batches whose states had changed since they were read, and which were computed again.",
+	},
+	{
+		Name: FenceBreakerOpen, Kind: KindGauge, Unit: Count, Labels: []string{LabelTopic},
+		Help: "Circuit breakers to Redis that are open: 1 while a server is away, and more when several nodes of a cluster are.",
+	},
+	{
+		Name: FenceConsumerLag, Kind: KindGauge, Unit: Records, Labels: []string{LabelTopic, LabelPartition},
+		Help: "Records between the end of a partition and what the fenced consumer has committed.",
+	},
+	{
+		Name: FenceDeadLetters, Kind: KindCounter, Unit: Records, Labels: []string{LabelTopic, LabelReason},
+		Help: "Records that the fenced consumer wrote to the dead-letter topic, by reason.",
+	},
 	{
 		Name: Refused, Kind: KindCounter, Labels: []string{LabelMetric},
 		Help: "Measurements asked for under a name, kind or label that is not declared. An error in the program; they are dropped.",

@@ -5,7 +5,8 @@
 // A view is the state of one task: all its stores are key prefixes in it, and
 // one Apply covers all of them. A view is materialised from the changelog and
 // is never the truth: it may be behind Kafka, and the runtime then replays the
-// missing tail. What it must never be is torn. Data and token change in one
+// missing tail. (Not so with an Outbox under at least once: there is no
+// changelog then.) What it must never be is torn. Data and token change in one
 // atomic unit, and a caller that holds another token than the stored one is
 // refused with ErrFenced.
 //
@@ -108,6 +109,16 @@ type Remote interface {
 	Backend
 	// Remote says whether they do.
 	Remote() bool
+}
+
+// Unordered is implemented by a Backend that can keep the keys of some stores
+// without order, and cheaper so.
+type Unordered interface {
+	Backend
+	// KeepUnordered names the stores of an application of which no range will
+	// be asked. It is called before the first Claim of the application. Views
+	// that exist keep their form.
+	KeepUnordered(application string, stores []string)
 }
 
 // View is the state of one claimed task. One goroutine uses it at a time.

@@ -46,7 +46,9 @@ type Options struct {
 	// Store returns the store of an instance. It is called each time that the
 	// instance is started: a new store is one that was lost with the process, and
 	// the same one again survived it. Defaults to memory that is lost. See [Keep]
-	// and [Disk]. The driver closes all stores at the end of the test.
+	// and [Disk]. One memstore.NewShared for all instances, with the guarantee
+	// AtLeastOnce, runs an application as on Redis without a changelog. The driver
+	// closes all stores at the end of the test.
 	Store func(instance int) state.Backend
 	// Start is where the clock begins. Defaults to 2024-01-01 00:00 UTC.
 	Start time.Time

@@ -36,6 +36,10 @@ var directions = []direction{
 		why: "an example is copied by its readers, who cannot import internal packages",
 	},
 	{
+		pkg: "docs/...", may: []string{"metric"},
+		why: "what checks a document knows the names that it speaks of, and nothing of the library",
+	},
+	{
 		pkg: "bench/...", may: []string{"...", "!cmd/...", "!examples/..."},
 		why: "benchmarks measure the library, not the programs around it",
 	},
@@ -160,7 +164,7 @@ var owners = []owner{
 	},
 	{
 		module: "github.com/twmb/franz-go",
-		by:     []string{".", "internal/worker/...", "internal/sim/...", "embedded/...", "weirtest/...", "fence/...", "bench/...", "cmd/..."},
+		by:     []string{".", "internal/worker/...", "internal/holes/...", "internal/sim/...", "embedded/...", "weirtest/...", "fence/...", "examples/...", "bench/...", "cmd/..."},
 		why:    "the core is pure, and a backend is no Kafka: only the worker drives the client",
 	},
 	{

@@ -83,8 +83,9 @@ const (
 //	-----------  --------------------------------  ------------------------------
 //	version      below 6.2                         unknown
 //	role         a replica
-//	eviction     maxmemory with allkeys-*          allkeys-* without maxmemory,
-//	                                               volatile-*
+//	eviction     maxmemory with allkeys-*, or      the same without maxmemory,
+//	             with volatile-* where states      other volatile-*
+//	             have an expiry (Expires)
 //	persistence                                    no append-only file, or one
 //	                                               that is never synced, or whose
 //	                                               last write failed
@@ -152,7 +153,7 @@ func (s *Server) Refuse(ctx context.Context) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s (Options.Check sets how strict this is)", s.opts.Errors.Unsuitable, strings.Join(bad, "; "))
+	return fmt.Errorf("%w: %s (the setting check, in the URL or the options, says how strict this is)", s.opts.Errors.Unsuitable, strings.Join(bad, "; "))
 }
 
 // Nodes are the servers by address.
@@ -228,7 +229,7 @@ func (s *Server) checkNode(ctx context.Context, node string, client rueidis.Clie
 	if replica && !s.IsCluster() {
 		add(true, "role", "it is a replica and takes no writes: give the address of the primary, or the sentinels")
 	}
-	checkEviction(in["maxmemory_policy"], in["maxmemory"], add)
+	checkEviction(in["maxmemory_policy"], in["maxmemory"], s.opts.Expires, add)
 	if err := s.checkPersistence(ctx, in, build, client, add); err != nil {
 		return nil, err
 	}
@@ -257,20 +258,24 @@ func checkVersion(version string, add func(bool, string, string, ...any)) {
 	}
 }
 
-func checkEviction(policy, maxmemory string, add func(bool, string, string, ...any)) {
+func checkEviction(policy, maxmemory string, expires bool, add func(bool, string, string, ...any)) {
 	switch {
 	case strings.HasPrefix(policy, "allkeys-") && maxmemory != "0":
 		add(true, "eviction", "maxmemory-policy is %s: Redis removes state when it reaches maxmemory; set it to noeviction", policy)
 	case strings.HasPrefix(policy, "allkeys-"):
 		add(false, "eviction", "maxmemory-policy is %s: Redis will remove state once maxmemory is set; set it to noeviction", policy)
+	case strings.HasPrefix(policy, "volatile-") && expires && maxmemory != "0":
+		add(true, "eviction", "maxmemory-policy is %s: Redis removes state, which has an expiry, when it reaches maxmemory; set it to noeviction", policy)
+	case strings.HasPrefix(policy, "volatile-") && expires:
+		add(false, "eviction", "maxmemory-policy is %s: Redis will remove state, which has an expiry, once maxmemory is set; set it to noeviction", policy)
 	case strings.HasPrefix(policy, "volatile-"):
-		add(false, "eviction", "maxmemory-policy is %s: keys of views have no expiry and stay, but writes fail once nothing else can be removed; noeviction says the same sooner", policy)
+		add(false, "eviction", "maxmemory-policy is %s: keys of states have no expiry and stay, but writes fail once nothing else can be removed; noeviction says the same sooner", policy)
 	}
 }
 
 func (s *Server) checkPersistence(ctx context.Context, in Info, build func(string, ...string) rueidis.Completed, client rueidis.Client, add func(bool, string, string, ...any)) error {
 	if in["aof_enabled"] == "0" {
-		add(false, "persistence", "there is no append-only file: a restart forgets what came after the last snapshot, or everything, and it is replayed from the changelogs; set appendonly yes")
+		add(false, "persistence", "there is no append-only file: a restart forgets what came after the last snapshot, or everything, and %s; set appendonly yes", s.opts.Forgot)
 	}
 	if in["aof_last_write_status"] == "err" || in["aof_last_bgrewrite_status"] == "err" || in["rdb_last_bgsave_status"] == "err" {
 		add(false, "persistence", "the last write of the append-only file or of a snapshot failed: look at the server's log and its disk")
@@ -287,7 +292,7 @@ func (s *Server) checkPersistence(ctx context.Context, in Info, build func(strin
 		return nil
 	}
 	if pairs["appendfsync"] == "no" {
-		add(false, "persistence", "appendfsync is no: a failure of the machine forgets what the operating system had not written yet, and it is replayed from the changelogs; set everysec or always")
+		add(false, "persistence", "appendfsync is no: a failure of the machine forgets what the operating system had not written yet, and %s; set everysec or always", s.opts.Forgot)
 	}
 	return nil
 }

@@ -272,6 +272,29 @@ func (r *Reply) List(i int) []string {
 	return s
 }
 
+// Optional returns value i as strings; missing elements are nil.
+func (r *Reply) Optional(i int) ([]*string, error) {
+	if i >= len(r.Values) {
+		return nil, errors.New("redis: the reply is too short")
+	}
+	list, err := r.Values[i].ToArray()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*string, len(list))
+	for j := range list {
+		if list[j].IsNil() {
+			continue
+		}
+		s, err := list[j].ToString()
+		if err != nil {
+			return nil, err
+		}
+		out[j] = &s
+	}
+	return out, nil
+}
+
 // Run calls scripts, in one round trip, in order, all for keys of one hash tag, whose breaker is br. With
 // wait the replicas have to confirm what was written. An error is that of the
 // first call that failed; the others may have been carried out.

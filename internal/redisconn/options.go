@@ -82,6 +82,12 @@ type Options struct {
 	Errors Errors
 	// Docs names the document that lists the rights that a user needs.
 	Docs string
+	// Expires says that states have an expiry, so that a volatile-* policy of
+	// eviction removes them.
+	Expires bool
+	// Forgot says what becomes of writes that the server forgets, for the
+	// findings of the check: "it is replayed from the changelogs".
+	Forgot string
 	// OnBreaker is called when a breaker opens and when it closes again; it
 	// must not wait. Nil ignores it.
 	OnBreaker func(key string, open bool)
@@ -367,6 +373,9 @@ func (o *Options) parameters(values url.Values, more func(name, value string) (b
 			known := false
 			if more != nil {
 				known, err = more(name, v)
+			}
+			if !known && strings.Contains(name, "@") {
+				return errors.New("a parameter has an @ in its name: write a ? in a password as %3F")
 			}
 			if !known {
 				return fmt.Errorf("unknown parameter %q", name)

@@ -15,12 +15,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	weir "github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/embedded"
+	"github.com/weirstreams/weir/internal/task"
 	"github.com/weirstreams/weir/state"
 	"github.com/weirstreams/weir/state/memstore"
 )
@@ -47,6 +49,34 @@ func TestClient(t *testing.T) {
 		t.Run(fmt.Sprint(*simFirst+seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { newBubble(t, *simFirst+seed).play() })
+		})
+	}
+}
+
+// The same, at least once with a store that keeps the outputs: state once, outputs
+// once but for repetitions with the same id.
+func TestClientWithOutbox(t *testing.T) {
+	play := func(t *testing.T, seed uint64) {
+		synctest.Test(t, func(t *testing.T) {
+			u := newBubble(t, seed)
+			u.w.setup.Outbox, u.w.setup.AtLeastOnce = true, true
+			u.store = memstore.NewShared()
+			details, err := kadm.NewClient(u.cl).ListTopics(u.ctx, inName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.inputID = details[inName].ID
+			u.play()
+		})
+	}
+	if *simSeed != 0 {
+		play(t, *simSeed)
+		return
+	}
+	for seed := range *clientSeeds {
+		t.Run(fmt.Sprint(*simFirst+seed), func(t *testing.T) {
+			t.Parallel()
+			play(t, *simFirst+seed)
 		})
 	}
 }
@@ -185,7 +215,9 @@ type bubble struct {
 	life  *life
 	sent  int
 	did   []string
-	log   logBuffer
+
+	inputID [16]byte
+	log     logBuffer
 
 	mu struct {
 		sync.Mutex
@@ -313,6 +345,9 @@ func (u *bubble) start() {
 	cfg := weir.Config{ApplicationID: application, ClientOptions: append(opts, kgo.Dialer(l.dial(dial))), Dir: u.dir, Store: store, Workers: 1,
 		CommitInterval: ms(30), FlushInterval: pickFrom(u.rng, ms(1), ms(200)), SessionTimeout: 3 * time.Second, RebalanceTimeout: 6 * time.Second,
 		TransactionTimeout: 5 * time.Second, PurgeInterval: time.Second, MaxStateMemory: 16 << 20, Logger: slog.New(slog.NewTextHandler(&u.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	if u.w.setup.Outbox {
+		cfg.Guarantee = weir.AtLeastOnce
+	}
 	var err error
 	if l.app, err = weir.NewApp(u.shop.topology, cfg); err != nil {
 		u.t.Fatal(err)
@@ -327,7 +362,7 @@ func pickFrom[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))]
 func (u *bubble) spoil(c *embedded.Call) (kmsg.Response, error, bool) { //nolint:revive // as Control wants it
 	switch r := c.Request.(type) {
 	case *kmsg.ProduceRequest:
-		if r.TransactionID == nil {
+		if !u.ofApplication(r) {
 			return nil, nil, false
 		}
 	case *kmsg.AddPartitionsToTxnRequest, *kmsg.AddOffsetsToTxnRequest, *kmsg.TxnOffsetCommitRequest, *kmsg.EndTxnRequest,
@@ -356,15 +391,36 @@ var codes = map[kmsg.Key][]*kerr.Error{
 	kmsg.InitProducerID:     {kerr.ConcurrentTransactions, kerr.CoordinatorNotAvailable},
 }
 
+// outboxCodes are those of an application without transactions.
+var outboxCodes = map[kmsg.Key][]*kerr.Error{
+	kmsg.Produce:        {kerr.RequestTimedOut, kerr.NotLeaderForPartition, kerr.InvalidProducerEpoch, kerr.UnknownServerError},
+	kmsg.OffsetCommit:   {kerr.CoordinatorLoadInProgress, kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.RebalanceInProgress, kerr.RequestTimedOut},
+	kmsg.OffsetFetch:    {kerr.CoordinatorLoadInProgress, kerr.RequestTimedOut},
+	kmsg.Heartbeat:      {kerr.RebalanceInProgress, kerr.UnknownMemberID, kerr.IllegalGeneration},
+	kmsg.InitProducerID: {kerr.CoordinatorNotAvailable, kerr.RequestTimedOut},
+}
+
+// ofApplication says whether records are the application's, and not the input.
+func (u *bubble) ofApplication(r *kmsg.ProduceRequest) bool {
+	if !u.w.setup.Outbox {
+		return r.TransactionID != nil
+	}
+	return len(r.Topics) > 0 && r.Topics[0].TopicID != u.inputID && r.Topics[0].Topic != inName
+}
+
 // arm puts a fault in place for one of the next requests of a kind.
 func (u *bubble) arm() {
 	u.t.Helper()
-	key := pickFrom(u.rng, kmsg.Produce, kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.OffsetFetch, kmsg.Heartbeat, kmsg.InitProducerID)
-	code := pickFrom(u.rng, codes[key]...)
+	keys, answers := []kmsg.Key{kmsg.Produce, kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.OffsetFetch, kmsg.Heartbeat, kmsg.InitProducerID}, codes
+	if u.w.setup.Outbox {
+		keys, answers = []kmsg.Key{kmsg.Produce, kmsg.OffsetCommit, kmsg.OffsetFetch, kmsg.Heartbeat, kmsg.InitProducerID}, outboxCodes
+	}
+	key := pickFrom(u.rng, keys...)
+	code := pickFrom(u.rng, answers[key]...)
 	var skip atomic.Int64
 	skip.Store(int64(u.rng.IntN(3)))
 	f := embedded.Fault{Keys: []kmsg.Key{key}, Code: code.Code, Count: 1 + u.rng.IntN(2), When: func(r kmsg.Request) bool {
-		if p, ok := r.(*kmsg.ProduceRequest); ok && p.TransactionID == nil {
+		if p, ok := r.(*kmsg.ProduceRequest); ok && !u.ofApplication(p) {
 			return false
 		}
 		return skip.Add(-1) < 0
@@ -396,6 +452,15 @@ func (u *bubble) outputs(wait time.Duration) {
 	ctx, cancel := context.WithTimeout(u.ctx, wait)
 	defer cancel()
 	u.read.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+		if u.w.setup.Outbox {
+			var headers []task.Header
+			for _, h := range r.Headers {
+				headers = append(headers, task.Header(h))
+			}
+			if !u.w.oracle.fresh(outName, r.Partition, r.Key, r.Value, headers) {
+				return
+			}
+		}
 		u.w.oracle.output(r.Partition, r.Offset, string(r.Key), string(r.Value))
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirstreams/weir/internal/stamp"
+	"github.com/weirstreams/weir/internal/task"
 	"github.com/weirstreams/weir/internal/worker"
 	"github.com/weirstreams/weir/state"
 )
@@ -26,7 +27,7 @@ type Control struct {
 }
 
 // Controls lists the designs.
-func Controls() []Control { return controls }
+func Controls() []Control { return slices.Concat(controls, outboxControls) }
 
 var controls = []Control{
 	{Name: "unfenced read", In: []string{"regress"},
@@ -160,9 +161,12 @@ func (v *rememberingView) Read(ctx context.Context, expect state.Token, keys [][
 type defect int
 
 const (
-	unstable  defect = iota // offsets are those of now, whatever is undecided
-	stampless               // stamps have no positions, and the end of a log is its last stable offset
-	hasty                   // a revocation is acknowledged at once, and told to the worker later
+	unstable   defect = iota // offsets are those of now, whatever is undecided
+	stampless                // stamps have no positions, and the end of a log is its last stable offset
+	renumbered               // outputs have the numbers of a tampered store
+	nameless                 // fetched records have no ids
+	careless                 // a flush does not wait, and says that all is well
+	hasty                    // a revocation is acknowledged at once, and told to the worker later
 )
 
 // changed is a broker whose clients differ.
@@ -248,7 +252,25 @@ func (m *changedMember) Poll(ctx context.Context, limit int, wait time.Duration)
 		m.gone = nil
 		m.listener.Revoked(gone)
 	}
-	return m.Member.Poll(ctx, limit, wait)
+	fetched, err := m.Member.Poll(ctx, limit, wait)
+	if m.what == nameless {
+		fetched = withoutIDs(fetched)
+	}
+	return fetched, err
+}
+
+func (m *changedMember) Produce(ctx context.Context, out []task.Output) {
+	if m.what == renumbered {
+		m.p.w.numbers.renumber(out)
+	}
+	m.Member.Produce(ctx, out)
+}
+
+func (m *changedMember) Flush(ctx context.Context) error {
+	if m.what == careless {
+		return nil
+	}
+	return m.Member.Flush(ctx)
 }
 
 // The member is the listener of a hasty client.

@@ -31,6 +31,13 @@
 //     all records that were sent are processed, and the stores agree with the
 //     changelogs.
 //
+// With outboxes (at least once on a remote store) there is no changelog to compare
+// with. The outputs without repetitions, those with an id that was seen, make the
+// same chain; equal ids have equal contents; new ids come in order; and the state at
+// the end is that of all records. Once the store has forgotten something it is only
+// asked that no record is left out of outputs and state, as a reader sees them who
+// drops repetitions.
+//
 // # Use
 //
 // Scenarios lists what can be played, by name; each is a family of plans, one per
@@ -47,5 +54,6 @@
 //
 // Two more layers are in the tests: the same plans on redisstore with a stand-in
 // for the server (TestRedis), and the same topology and oracle with the real
-// Kafka client and the embedded broker, in virtual time (TestClient).
+// Kafka client and the embedded broker, in virtual time (TestClient,
+// TestClientWithOutbox).
 package sim

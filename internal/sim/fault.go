@@ -22,13 +22,14 @@ const (
 	StoreBulk       Await = "store bulk"
 	StoreCheckpoint Await = "store checkpoint"
 	StoreDrop       Await = "store drop"
+	StoreOutbox     Await = "store outbox"
 	// StoreTokenWrite is between the two calls of a control that writes token and
 	// data apart.
 	StoreTokenWrite Await = "store token write"
 )
 
 var storeWrites = []Await{StoreClaim, StoreApply, StoreClear, StoreCheckpoint, StoreDrop}
-var storeReads = []Await{StoreToken, StoreRead, StoreIterate, StoreBulk}
+var storeReads = []Await{StoreToken, StoreRead, StoreIterate, StoreBulk, StoreOutbox}
 
 // Requests to the broker: those that change something there, and the others.
 var kafkaWrites = awaits(simkafka.Join, simkafka.Produce, simkafka.CommitOffsets, simkafka.EndTransaction, simkafka.Abort, simkafka.DeleteRecords)

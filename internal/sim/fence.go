@@ -25,8 +25,8 @@ type fencedKey struct {
 	outputs map[int]string // by offset
 }
 
-// fence is a run of the model.
-type fence struct {
+// keyFence is a run of the model.
+type keyFence struct {
 	rng       *rand.Rand
 	window    int // outputs that a key keeps; 0 keeps all from the committed offset on
 	log       []string
@@ -39,7 +39,7 @@ type fence struct {
 // PlayFence runs the model with a seed and returns what is not right with the
 // outputs, and what happened.
 func PlayFence(seed uint64, window int) (string, error) {
-	f := &fence{rng: rand.New(rand.NewPCG(seed, 4)), window: window, keys: map[string]*fencedKey{}}
+	f := &keyFence{rng: rand.New(rand.NewPCG(seed, 4)), window: window, keys: map[string]*fencedKey{}}
 	for i := range 4 + f.rng.IntN(12) {
 		f.log = append(f.log, fmt.Sprintf("k%d.%d", f.rng.IntN(3), i))
 	}
@@ -49,12 +49,12 @@ func PlayFence(seed uint64, window int) (string, error) {
 	return strings.Join(f.trace, "\n"), f.judge()
 }
 
-func (f *fence) note(format string, args ...any) {
+func (f *keyFence) note(format string, args ...any) {
 	f.trace = append(f.trace, fmt.Sprintf(format, args...))
 }
 
 // live is one life of the consumer.
-func (f *fence) live(mortal bool) {
+func (f *keyFence) live(mortal bool) {
 	dies := func(where string) bool {
 		if mortal && f.rng.IntN(8) == 0 {
 			f.note("dies %s", where)
@@ -91,7 +91,7 @@ func (f *fence) live(mortal bool) {
 }
 
 // apply is the script.
-func (f *fence) apply(offset int) string {
+func (f *keyFence) apply(offset int) string {
 	key := keyOf(f.log[offset])
 	k := f.keys[key]
 	if k == nil {
@@ -114,7 +114,7 @@ func (f *fence) apply(offset int) string {
 
 // judge compares with a plain loop: repeated outputs are fine, missing ones are
 // not.
-func (f *fence) judge() error {
+func (f *keyFence) judge() error {
 	got := map[string]bool{}
 	for _, o := range f.written {
 		got[o] = true

@@ -42,6 +42,9 @@ func (g *gen) grid() {
 	if c.do == Forget || c.do == Late && slices.Contains(storeWrites, c.at) {
 		s.Store = Shared
 	}
+	if c.at == StoreOutbox || g.p.Setup.Outbox {
+		g.outbox()
+	}
 	g.flow()
 	g.settle()
 	for nth := range 2 {
@@ -82,6 +85,16 @@ func (g *gen) lead(c cell, nth int) {
 		g.add(Step{Kind: Wait, D: 20 * time.Second})
 	}
 	switch at := c.at; {
+	case at == StoreOutbox:
+		// An owner dies before the group knows of its batch.
+		for i := range s.Instances {
+			g.add(Step{Kind: Arm, Who: i, At: pick(g, Await(worker.AfterApply), Await(simkafka.CommitOffsets)), Nth: 1 + g.IntN(2), Do: Die})
+		}
+		g.send()
+		g.send()
+		g.settle()
+		begin()
+		end()
 	case slices.Contains(ofClaims, at):
 		begin()
 		end()

@@ -26,6 +26,7 @@ type oracle struct {
 	fold    []folded                        // by partition, up to the committed position
 	checked map[*version]bool
 	outputs int
+	ids     ids
 }
 
 // chain is what is known of a key.
@@ -86,19 +87,30 @@ func (o *oracle) sent(key, value string) {
 // observe reads what the logs got since the last look.
 func (o *oracle) observe() {
 	for p := range o.w.setup.Partitions {
-		o.read(byKeyName, p, func(offset int64, key, value []byte) {
+		o.read(byKeyName, p, func(offset int64, key, value []byte, headers []task.Header) {
+			if o.w.setup.Outbox {
+				o.fresh(byKeyName, p, key, value, headers)
+				return
+			}
 			o.byKey[p] = append(o.byKey[p], arrival{offset, string(key)})
 		})
 		for s, log := range o.logs {
-			o.read(application+"-"+s+"-changelog", p, func(offset int64, key, value []byte) {
+			o.read(application+"-"+s+"-changelog", p, func(offset int64, key, value []byte, _ []task.Header) {
+				if o.w.setup.Outbox {
+					o.w.violate("%s has a record, and there are no changelogs with an outbox", application+"-"+s+"-changelog")
+				}
 				log[p] = append(log[p], write{offset, key, value})
 			})
 		}
-		o.read(outName, p, func(offset int64, key, value []byte) { o.output(p, offset, string(key), string(value)) })
+		o.read(outName, p, func(offset int64, key, value []byte, headers []task.Header) {
+			if !o.w.setup.Outbox || o.fresh(outName, p, key, value, headers) {
+				o.output(p, offset, string(key), string(value))
+			}
+		})
 	}
 }
 
-func (o *oracle) read(topic string, p int32, visit func(offset int64, key, value []byte)) {
+func (o *oracle) read(topic string, p int32, visit func(offset int64, key, value []byte, headers []task.Header)) {
 	tp := worker.TopicPartition{Topic: topic, Partition: p}
 	next, err := o.w.kafka.Decided(tp, o.seen[tp], visit)
 	o.w.must(err)
@@ -116,7 +128,7 @@ func (o *oracle) output(p int32, offset int64, key, text string) {
 		o.w.violate("the output %q of key %s is none that a record has", text, key)
 		return
 	}
-	if o.w.setup.AtLeastOnce {
+	if o.w.setup.AtLeastOnce && !o.strict() {
 		o.repeated(c, value)
 		return
 	}
@@ -211,6 +223,9 @@ func (o *oracle) complete() bool {
 			}
 		}
 	}
+	if o.w.setup.Outbox {
+		return o.counted()
+	}
 	if o.w.setup.AtLeastOnce {
 		return true
 	}
@@ -240,7 +255,7 @@ func (o *oracle) complete() bool {
 // there is none.
 func (o *oracle) lastRecord(tp worker.TopicPartition) (int64, error) {
 	last := int64(-1)
-	_, err := o.w.kafka.Decided(tp, 0, func(offset int64, _, _ []byte) { last = offset })
+	_, err := o.w.kafka.Decided(tp, 0, func(offset int64, _, _ []byte, _ []task.Header) { last = offset })
 	return last, err
 }
 
@@ -454,6 +469,10 @@ func (o *oracle) superseded(p int32, at []stamp.Offset, chains map[string]string
 // final checks what holds when everything is processed: the changelogs, whole,
 // are the reference.
 func (o *oracle) final() {
+	if o.w.setup.Outbox {
+		o.finalOutbox()
+		return
+	}
 	if o.w.setup.AtLeastOnce || o.w.err != nil {
 		return
 	}

@@ -30,6 +30,7 @@ type Setup struct {
 	Timers      bool // wall-clock punctuations of all tasks
 	SmallCache  bool // reads go to the store
 	AtLeastOnce bool
+	Outbox      bool          // the store keeps outputs beside the state; at least once, and shared
 	Slow        time.Duration // that a record takes, so that more wait than one round can process
 
 	CommitInterval, FlushInterval, PurgeInterval time.Duration
@@ -41,6 +42,9 @@ func (s Setup) String() string {
 	guarantee := "exactly once"
 	if s.AtLeastOnce {
 		guarantee = "at least once"
+	}
+	if s.Outbox {
+		guarantee += " with outboxes"
 	}
 	extra := ""
 	if s.Timers {

@@ -47,6 +47,10 @@ type process struct {
 	wake   time.Time
 	stop   bool // it is to end cleanly
 
+	// For controls: the client of the group, and what tokens stand for.
+	member worker.Member
+	told   map[state.Token]state.Token
+
 	yield  func(bool) bool
 	next   func() (bool, bool)
 	end    func()
@@ -93,6 +97,9 @@ func (p *process) start() {
 		w.opened = append(w.opened, b)
 	}
 	var backend state.Backend = way
+	if w.setup.Outbox {
+		backend = &outboxConn{way}
+	}
 	var broker worker.Broker = p.client
 	if f := w.control.Store; f != nil {
 		backend = f(p, backend)

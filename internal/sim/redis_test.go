@@ -18,7 +18,7 @@ import (
 var redisSeeds = flag.Uint64("sim.redis", 8, "how many seeds of each of its scenarios TestRedis plays")
 
 // redisScenarios are those in which the store does more than keep up.
-var redisScenarios = []string{"regress", "loss", "foreign", "refusals", "late-claim", "unknown-outcome", "timers", "outage", "everything"}
+var redisScenarios = []string{"regress", "loss", "foreign", "refusals", "late-claim", "unknown-outcome", "timers", "outage", "outbox", "outbox-forgets", "outbox-grid", "everything"}
 
 // The store of these plans is redisstore itself, with a stand-in for the server
 // in this process whose keys go back to what they were, or are deleted.

@@ -203,6 +203,18 @@ func (g *gen) markers() {
 		choice{1, func() { g.add(Step{Kind: Markers}) }})
 }
 
+// outbox makes the setup one of a store that keeps outputs.
+func (g *gen) outbox() {
+	s := &g.p.Setup
+	s.Outbox, s.AtLeastOnce, s.Store = true, true, Shared
+}
+
+// ofBatches are the await points between the APPLY of a batch and the commit of
+// its positions, and those of the claims that repair what was left there.
+var ofBatches = append(awaits(simkafka.Buffer, simkafka.Produce, simkafka.Flush, simkafka.CommitOffsets, simkafka.Confirm, simkafka.FetchCommitted),
+	StoreApply, StoreOutbox, StoreClaim, StoreToken, StoreRead,
+	Await(worker.BeforeApply), Await(worker.AfterApply), Await(worker.AfterFlush), Await(worker.BeforeCommit), Await(worker.AfterCommit), Await(worker.AfterClaim))
+
 // Scenarios lists the families.
 func Scenarios() []*Scenario { return scenarios }
 
@@ -454,6 +466,38 @@ var scenarios = []*Scenario{
 			g.flow()
 			g.again()
 		}}, choice{2, g.churn}, choice{1, g.wait}, choice{1, g.wake})
+	}},
+	{"outbox", "at least once with outboxes: state once, outputs once but for repetitions with equal ids", 4, func(g *gen) {
+		g.outbox()
+		g.p.Setup.Timers = g.IntN(4) == 0
+		faults := []Fault{Die, DieAfter, Freeze, Stall, Refuse, LoseReply, Late, Damaged, Full, Fenced}
+		g.flow()
+		g.mix(6+g.IntN(10), choice{5, g.flow}, choice{3, func() {
+			g.armAny(faults...)
+			g.flow()
+			g.again()
+			if g.IntN(2) == 0 {
+				g.arm(g.one(), "", pick(g, Die, DieAfter, Freeze, Stall, Refuse, LoseReply, Late))
+			}
+		}}, choice{2, func() {
+			g.arm(g.one(), pick(g, ofBatches...), pick(g, Die, DieAfter, Freeze, Stall, Refuse, LoseReply, Late))
+			g.flow()
+			g.again()
+		}}, choice{2, g.churn}, choice{1, g.wait}, choice{1, g.wake}, choice{1, g.deliver}, choice{1, g.redo},
+			choice{1, func() { g.add(Step{Kind: Noise, N: pick(g, 0, 5, 30)}) }},
+			choice{1, func() { g.add(Step{Kind: Down, What: pick(g, "store", "broker"), On: g.IntN(2) == 0}) }})
+	}},
+	{"outbox-grid", "each fault at each await point that there is with outboxes", 8, func(g *gen) {
+		g.outbox()
+		g.grid()
+		// Nothing can rebuild what is lost as a whole, or in part.
+		g.p.Steps = slices.DeleteFunc(g.p.Steps, func(s Step) bool { return s.Kind == Flush || s.Kind == LosePart })
+	}},
+	{"outbox-forgets", "the same, and the store forgets what it has acknowledged: nothing is lost", 4, func(g *gen) {
+		g.outbox()
+		g.flow()
+		g.mix(6+g.IntN(8), choice{4, g.flow}, choice{3, g.regress}, choice{2, func() { g.armAny(Forget) }}, choice{2, g.churn}, choice{1, g.wait},
+			choice{2, func() { g.armAny(Freeze, Stall, Die, DieAfter, LoseReply, Late) }}, choice{1, g.wake}, choice{1, g.redo}, choice{1, g.deliver})
 	}},
 	{"everything", "all of it at once", 4, func(g *gen) {
 		g.flow()

@@ -59,7 +59,8 @@ type database struct {
 type version struct {
 	token  state.Token
 	data   map[string]string
-	broken bool // a part of it is gone
+	slots  map[int]string // of the outbox
+	broken bool           // a part of it is gone
 }
 
 // change is one acknowledged write: what the view was before it, nil when it was
@@ -102,6 +103,9 @@ func (d *database) set(id state.ID, v *version) error {
 	var b state.Batch
 	for k, val := range v.data {
 		b.Put([]byte(k), []byte(val))
+	}
+	if err := setSlots(h, v.slots); err != nil {
+		return err
 	}
 	if err := h.Apply(ctx, "being set", v.token, &b); err != nil {
 		return err
@@ -163,6 +167,10 @@ func (s *Store) forget(id *state.ID, n int) {
 		}
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(back), byTask) {
+		if back[id].before == nil && s.w.applied[id] {
+			continue // nobody can mend that; TestOutboxFailsClosed in weirtest has it
+		}
+		s.w.forgot = true
 		s.w.must(d.undo(back[id]))
 		s.w.note("the store goes back: view %s to %s", id.Task, describe(back[id].before))
 	}
@@ -199,7 +207,7 @@ func (s *Store) damage(id state.ID) {
 	if v == nil || len(v.data) == 0 {
 		return
 	}
-	left := &version{v.token, maps.Clone(v.data), true}
+	left := &version{v.token, maps.Clone(v.data), v.slots, true}
 	if s.db.raw != nil {
 		damaged, err := s.db.raw.Damage(id)
 		s.w.must(err)
@@ -316,7 +324,7 @@ func (c *conn) call(ctx context.Context, at Await, id state.ID, f func() error) 
 	case Fenced:
 		return fault(&state.FencedError{ID: id, Stored: c.s.db.token(id)})
 	}
-	if v := c.s.db.views[id]; v != nil && v.broken && c.s.db.raw == nil && (at == StoreRead || at == StoreIterate || at == StoreApply) {
+	if v := c.s.db.views[id]; v != nil && v.broken && c.s.db.raw == nil && (at == StoreRead || at == StoreIterate || at == StoreApply || at == StoreOutbox) {
 		return fault(state.ErrCorrupt)
 	}
 	err := f()
@@ -379,7 +387,7 @@ func (c *conn) Claim(ctx context.Context, id state.ID, old, new state.Token) (st
 		d.handles[id] = h
 		now := &version{token: new, data: map[string]string{}}
 		if v := d.views[id]; v != nil {
-			now.data, now.broken = v.data, v.broken
+			now.data, now.slots, now.broken = v.data, v.slots, v.broken
 		}
 		d.noted(was, now)
 		return nil
@@ -440,7 +448,7 @@ func (v *view) call(ctx context.Context, at Await, f func(h state.View) error) e
 
 // fold is what a version becomes by a batch.
 func (v *version) fold(tok state.Token, writes []state.Write) *version {
-	n := &version{tok, maps.Clone(v.data), v.broken}
+	n := &version{tok, maps.Clone(v.data), v.slots, v.broken}
 	for _, w := range writes {
 		if w.Value == nil {
 			delete(n.data, string(w.Key))
@@ -485,7 +493,7 @@ func (v *view) Apply(ctx context.Context, old, new state.Token, b *state.Batch) 
 		if err := h.Apply(context.Background(), old, new, &none); err != nil {
 			return err
 		}
-		d.noted(saved, &version{token: new, data: was.data})
+		d.noted(saved, &version{token: new, data: was.data, slots: was.slots})
 		return nil
 	})
 	if err != nil {

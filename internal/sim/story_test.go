@@ -131,6 +131,53 @@ replayed, and the deleted key was still there. So a token has the time of the co
 			{Kind: Wait, D: time.Second},
 		}, deletedMeanwhile...),
 	},
+	{
+		name: "an idle task and a store that forgot",
+		story: `A store that kept the outputs beside the state forgot the last batches of a task, which then got no record any
+more. The next batch would have been refused, and there was none: the input of the forgotten ones was never processed
+again. So a task with nothing to do looks at its token now and then.`,
+		setup: Setup{Instances: 2, Partitions: 2, Keys: 4, Store: Shared, Outbox: true, AtLeastOnce: true, SmallCache: true, CommitInterval: ms(20)},
+		steps: []Step{
+			{Kind: Send, What: "k1p"},
+			{Kind: Work, N: 11, D: ms(20)},
+			{Kind: Regress, Who: -1, N: 3},
+		},
+	},
+	{
+		name: "outputs under way and nobody who waits",
+		story: `The outputs of a task with an outbox were under way when its session ended and the store, which had gone back,
+refused all tasks of the worker. None was left that had something to commit, so nothing waited for the outputs, and as
+long as they were under way the group had to wait: the worker never learned that it was no member any more. So outputs
+under way are waited for in any case.`,
+		setup: Setup{Instances: 1, Partitions: 2, Keys: 5, Store: Shared, Outbox: true, AtLeastOnce: true, CommitInterval: ms(20), SessionTimeout: 15 * time.Second},
+		steps: []Step{
+			{Kind: Send, What: "k3p k4p"},
+			{Kind: Work, N: 8, D: ms(60)},
+			{Kind: Arm, Who: 0, At: Await(simkafka.Buffer), Nth: 1, Do: Freeze},
+			{Kind: Send, What: "k4p k1p"},
+			{Kind: Work, N: 8, D: ms(20)},
+			{Kind: Regress, Who: -1, N: 5},
+			{Kind: Wait, D: 20 * time.Second},
+		},
+	},
+	{
+		name: "an output behind one that has failed",
+		story: `The first of two outputs to a repartition topic failed and the second was written. Both came again, and the task
+that reads the topic took the first one for a repetition, since it had a higher number already. So behind a record that
+has failed a client writes none of its partition until it begins anew.`,
+		setup: Setup{Instances: 1, Partitions: 1, Keys: 5, Store: Shared, Outbox: true, AtLeastOnce: true, CommitInterval: ms(20)},
+		steps: []Step{
+			{Kind: Arm, Who: 0, At: Await(simkafka.Produce), Nth: 1, Do: Refuse},
+			{Kind: Send, What: "k3z k0p k1p k2p k3p"},
+			{Kind: Wait, D: ms(500)},
+			{Kind: Arm, Who: 0, At: Await(simkafka.Produce), Nth: 1, Do: Refuse},
+			{Kind: Send, What: "k3z k0p k1p k2p k3p"},
+			{Kind: Wait, D: ms(500)},
+			{Kind: Arm, Who: 0, At: Await(simkafka.Produce), Nth: 1, Do: LoseReply},
+			{Kind: Send, What: "k3m k0p k1m k2p k3p"},
+			{Kind: Wait, D: ms(500)},
+		},
+	},
 }
 
 // deletedMeanwhile is what happens while instance 0 stands still.

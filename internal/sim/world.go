@@ -57,6 +57,9 @@ type World struct {
 	foreign              map[state.ID]bool
 	kept                 map[worker.TopicPartition]worker.Committed // offsets that a tool has changed
 	damages              int                                        // of the store
+	numbers              numbers                                    // for a control
+	applied              map[state.ID]bool                          // views with an outbox that have had batches
+	forgot               bool                                       // the store has forgotten something
 	broken               bool                                       // something that only a person can mend
 	calm                 bool                                       // all faults have ended
 }
@@ -97,7 +100,7 @@ var begin = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 // Play runs a plan.
 func (pl *Player) Play(p *Plan) (res Result) {
 	w := &World{plan: p, setup: p.Setup, control: pl.Control, shop: pl.shop, now: begin, chance: rand.NewPCG(p.Seed, 1),
-		cover: Coverage{}, trace: pl.Trace, logger: pl.Logger, store: pl.Store, foreign: map[state.ID]bool{}}
+		cover: Coverage{}, trace: pl.Trace, logger: pl.Logger, store: pl.Store, foreign: map[state.ID]bool{}, applied: map[state.ID]bool{}}
 	w.rng = rand.New(w.chance)
 	defer func() {
 		if r := recover(); r != nil {
@@ -270,6 +273,8 @@ func (w *World) expected(p *process) bool {
 	var refused *assign.Error
 	switch err := p.err; {
 	case errors.Is(err, state.ErrFull):
+		return true
+	case w.setup.Outbox && w.outboxExpected(err):
 		return true
 	case errors.Is(err, state.ErrCorrupt):
 		return w.damages > tolerated && !w.calm

@@ -261,7 +261,7 @@ func (c *Cluster) Log(tp worker.TopicPartition) ([]Entry, error) {
 // Decided calls visit with the records of a partition from an offset to the last
 // stable one, without markers and without what was aborted, and returns where to
 // go on from. The bytes are those of the log.
-func (c *Cluster) Decided(tp worker.TopicPartition, from int64, visit func(offset int64, key, value []byte)) (int64, error) {
+func (c *Cluster) Decided(tp worker.TopicPartition, from int64, visit func(offset int64, key, value []byte, headers []task.Header)) (int64, error) {
 	p, err := c.partition(tp)
 	if err != nil {
 		return from, err
@@ -273,7 +273,7 @@ func (c *Cluster) Decided(tp worker.TopicPartition, from int64, visit func(offse
 			break
 		}
 		if e.kind == data && !e.aborted {
-			visit(e.offset, e.key, e.value)
+			visit(e.offset, e.key, e.value, e.headers)
 		}
 	}
 	return max(from, end), nil

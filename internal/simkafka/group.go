@@ -57,7 +57,8 @@ type seat struct {
 var (
 	errUnknownMember     = errors.New("UNKNOWN_MEMBER_ID")
 	errIllegalGeneration = errors.New("ILLEGAL_GENERATION")
-	errRebalancing       = errors.New("REBALANCE_IN_PROGRESS")
+	// ErrRebalancing refuses a member that has to join again.
+	ErrRebalancing = errors.New("REBALANCE_IN_PROGRESS")
 )
 
 func (c *Cluster) group(name string) *group {
@@ -207,7 +208,7 @@ func (g *group) heartbeat(id string, generation int32) error {
 	case err != nil:
 		return err
 	case g.state == joining && !s.joined:
-		return errRebalancing
+		return ErrRebalancing
 	}
 	return nil
 }
@@ -230,7 +231,7 @@ func (g *group) commitOffsets(memberID string, generation int32, offsets []worke
 		return err
 	}
 	if p == nil && g.state == syncing {
-		return errRebalancing
+		return ErrRebalancing
 	}
 	for _, o := range offsets {
 		if len(o.Metadata) > maxMetadata {

@@ -54,7 +54,8 @@ type Member struct {
 	inTxn    bool
 	sent     bool // something of this transaction has reached the broker
 	out      []output
-	failed   error // of a send in this transaction
+	failed   error                          // of a send in this transaction
+	broken   map[worker.TopicPartition]bool // partitions of which a record has failed since Begin
 	produced map[worker.TopicPartition]int64
 	turns    map[string]int32 // next partition for null keys
 }
@@ -283,6 +284,7 @@ func (m *Member) Begin() error {
 	}
 	m.inTxn, m.sent, m.failed, m.out = true, false, nil, m.out[:0]
 	clear(m.produced)
+	clear(m.broken)
 	return nil
 }
 
@@ -311,6 +313,14 @@ func (m *Member) place(o *task.Output) int32 {
 	case o.Key != nil:
 		return keyenc.Partition(o.Key, int32(len(t.partitions)))
 	}
+	for _, h := range o.Headers {
+		if h.Key != task.HeaderID {
+			continue
+		}
+		if p, ok := worker.PlaceByID(h.Value, int32(len(t.partitions))); ok {
+			return p
+		}
+	}
 	n := m.turns[o.Topic] % int32(len(t.partitions))
 	m.turns[o.Topic] = n + 1
 	return n
@@ -334,6 +344,9 @@ func (m *Member) send(n int) {
 			}
 		}
 		out = rest
+		if m.broken[tp] {
+			continue // an idempotent producer leaves no gap
+		}
 		m.sent = true
 		id := m.producer
 		var end int64
@@ -351,8 +364,14 @@ func (m *Member) send(n int) {
 			return err
 		})
 		switch {
-		case err != nil && m.failed == nil:
-			m.failed = fmt.Errorf("produce to %s: %w", tp.Topic, err)
+		case err != nil:
+			if m.failed == nil {
+				m.failed = fmt.Errorf("produce to %s: %w", tp.Topic, err)
+			}
+			if m.broken == nil {
+				m.broken = map[worker.TopicPartition]bool{}
+			}
+			m.broken[tp] = true
 		case err == nil && track:
 			m.produced[tp] = end
 		}
@@ -411,7 +430,7 @@ func (m *Member) Commit(_ context.Context, offsets []worker.OffsetCommit) (worke
 		if failed == nil {
 			// A heartbeat goes in between: while the group is told to wait, there
 			// is time to end the transaction.
-			if err := m.group().heartbeat(memberID, generation); err != nil && !errors.Is(err, errRebalancing) {
+			if err := m.group().heartbeat(memberID, generation); err != nil && !errors.Is(err, ErrRebalancing) {
 				commit = false
 			}
 		} else {
@@ -453,7 +472,7 @@ func (m *Member) settled(offsets []worker.OffsetCommit) (worker.Outcome, error) 
 // stale says that an offset commit was refused because the member is not what it
 // was in the group.
 func stale(err error) bool {
-	return errors.Is(err, errUnknownMember) || errors.Is(err, errIllegalGeneration) || errors.Is(err, errRebalancing)
+	return errors.Is(err, errUnknownMember) || errors.Is(err, errIllegalGeneration) || errors.Is(err, ErrRebalancing)
 }
 
 // endTransaction ends what the broker knows of the transaction, if anything.

@@ -21,8 +21,11 @@ import (
 const (
 	tokenVersion = 1
 	stampVersion = 1
-	stampMagic   = "WST"
-	stampPrefix  = "V1NU" // base64 of stampMagic
+	// Layout 2 of either is that of a view with an outbox. Releases that know
+	// layout 1 only must not take it for one with a changelog.
+	outboxVersion = 2
+	stampMagic    = "WST"
+	stampPrefix   = "V1NU" // base64 of stampMagic
 
 	flagRestoring = 1 << 0
 )
@@ -33,6 +36,7 @@ const (
 	minOffsetBytes = 2              // empty name, one digit
 	minTimeBytes   = 2              // empty name, one digit
 	minInputBytes  = 1 + 16 + 3     // empty topic, id, three digits
+	minHighBytes   = 1 + 2 + 16 + 2 // empty topic, task, lineage, two digits
 	tokenHeadBytes = 1 + crc32.Size // version, checksum
 	stampHeadBytes = len(stampMagic) + 1 + crc32.Size
 )
@@ -60,6 +64,11 @@ func (t Token) Encode() state.Token {
 	b = appendOffsets(b, t.Changelog)
 	b = appendOffsets(b, t.Inputs)
 	b = appendTimes(b, t.Times)
+	if t.Outbox {
+		b[0] = outboxVersion
+		b = binary.AppendUvarint(b, t.Last)
+		b = appendHighs(b, t.Highs)
+	}
 	seal(b, 1)
 	return state.Token(b)
 }
@@ -75,9 +84,9 @@ func DecodeToken(s state.Token) (Token, error) {
 	if !sealed(b, 1) {
 		return Token{}, fmt.Errorf("view token: %w: wrong checksum over %d bytes", state.ErrCorrupt, len(b))
 	}
-	if b[0] != tokenVersion {
-		return Token{}, fmt.Errorf("view token of layout %d: %w: this one reads layout %d; run the newer release, or drop the view to have it rebuilt",
-			b[0], ErrNewer, tokenVersion)
+	if b[0] != tokenVersion && b[0] != outboxVersion {
+		return Token{}, fmt.Errorf("view token of layout %d: %w: this one reads layouts %d and %d; run the newer release, or drop the view to have it rebuilt",
+			b[0], ErrNewer, tokenVersion, outboxVersion)
 	}
 	r := reader{b: b[tokenHeadBytes:]}
 	var t Token
@@ -91,6 +100,9 @@ func DecodeToken(s state.Token) (Token, error) {
 	t.Changelog = r.offsets()
 	t.Inputs = r.offsets()
 	t.Times = r.times()
+	if b[0] == outboxVersion {
+		t.Outbox, t.Last, t.Highs = true, r.uvarint(), r.highs()
+	}
 	if flags&^flagRestoring != 0 || len(r.b) > 0 {
 		r.fail()
 	}
@@ -119,6 +131,12 @@ func (s Stamp) Encode() string {
 		b = binary.AppendVarint(b, int64(in.Partitions))
 		b = binary.AppendVarint(b, in.Time)
 	}
+	if s.Outbox {
+		b[len(stampMagic)] = outboxVersion
+		for _, n := range []uint64{s.Base, s.From, s.Last} {
+			b = binary.AppendUvarint(b, n)
+		}
+	}
 	seal(b, len(stampMagic)+1)
 	return base64.StdEncoding.EncodeToString(b)
 }
@@ -137,9 +155,9 @@ func DecodeStamp(metadata string) (s Stamp, isOurs bool, err error) {
 	if !sealed(b, len(stampMagic)+1) {
 		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: wrong checksum over %d bytes", len(b))
 	}
-	if v := b[len(stampMagic)]; v != stampVersion {
-		return Stamp{}, true, fmt.Errorf("stamp of layout %d in the metadata of a committed offset: %w: this one reads layout %d; run the newer release",
-			v, ErrNewer, stampVersion)
+	if v := b[len(stampMagic)]; v != stampVersion && v != outboxVersion {
+		return Stamp{}, true, fmt.Errorf("stamp of layout %d in the metadata of a committed offset: %w: this one reads layouts %d and %d; run the newer release",
+			v, ErrNewer, stampVersion, outboxVersion)
 	}
 	r := reader{b: b[stampHeadBytes:]}
 	r.fixed(s.Lineage[:])
@@ -158,6 +176,9 @@ func DecodeStamp(metadata string) (s Stamp, isOurs bool, err error) {
 		in.Partitions = r.int32()
 		in.Time = r.varint()
 	}
+	if b[len(stampMagic)] == outboxVersion {
+		s.Outbox, s.Base, s.From, s.Last = true, r.uvarint(), r.uvarint(), r.uvarint()
+	}
 	if len(r.b) > 0 {
 		r.fail()
 	}
@@ -172,7 +193,7 @@ func DecodeStamp(metadata string) (s Stamp, isOurs bool, err error) {
 // a stream time ("" for the task's own). It is for comparison with
 // MaxMetadataBytes when a topology is built.
 func MaxStampSize(stores, inputs, times []string) int {
-	n := stampHeadBytes + len(Lineage{}) + binary.MaxVarintLen64 + 8
+	n := stampHeadBytes + len(Lineage{}) + binary.MaxVarintLen64 + 8 + 3*binary.MaxVarintLen64 // of an outbox
 	n += len(binary.AppendUvarint(nil, uint64(len(stores))))
 	n += len(binary.AppendUvarint(nil, uint64(len(times))))
 	n += len(binary.AppendUvarint(nil, uint64(len(inputs))))
@@ -217,6 +238,26 @@ func appendTimes(b []byte, list []Time) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, t := range list {
 		b = binary.AppendVarint(appendString(b, t.Name), t.Millis)
+	}
+	return b
+}
+
+func appendHighs(b []byte, list []High) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	topic := ""
+	for _, h := range list {
+		// Most are of one topic, which is said once.
+		if h.Topic == topic {
+			b = append(b, 0)
+		} else {
+			b = appendString(b, h.Topic)
+			topic = h.Topic
+		}
+		b = binary.AppendUvarint(b, uint64(uint32(h.Subtopology)))
+		b = binary.AppendUvarint(b, uint64(uint32(h.Partition)))
+		b = append(b, h.Lineage[:]...)
+		b = binary.AppendUvarint(b, h.Seq)
+		b = binary.AppendUvarint(b, uint64(h.Index))
 	}
 	return b
 }
@@ -297,6 +338,34 @@ func (r *reader) count(size int) int {
 		return 0
 	}
 	return int(n)
+}
+
+func (r *reader) uint32() uint32 {
+	v := r.uvarint()
+	if v > math.MaxUint32 {
+		r.fail()
+		return 0
+	}
+	return uint32(v)
+}
+
+func (r *reader) highs() []High {
+	n := r.count(minHighBytes)
+	if n == 0 {
+		return nil
+	}
+	list := make([]High, n)
+	topic := ""
+	for i := range list {
+		h := &list[i]
+		if t := r.string(); t != "" {
+			topic = t
+		}
+		h.Topic, h.Subtopology, h.Partition = topic, int32(r.uint32()), int32(r.uint32())
+		r.fixed(h.Lineage[:])
+		h.Seq, h.Index = r.uvarint(), r.uint32()
+	}
+	return list
 }
 
 func (r *reader) string() string { return string(r.take(r.count(1))) }

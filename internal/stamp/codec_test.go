@@ -59,13 +59,13 @@ func TestLayouts(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
-	for _, want := range []Token{{}, exampleToken(), {Epoch: 1<<64 - 1, Seq: 1<<64 - 1, Nonce: 1<<64 - 1, Wall: -1 << 63}} {
+	for _, want := range []Token{{}, exampleToken(), outboxToken(), {Epoch: 1<<64 - 1, Seq: 1<<64 - 1, Nonce: 1<<64 - 1, Wall: -1 << 63}} {
 		got, err := DecodeToken(want.Encode())
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v\nwant %+v", got, err, want)
 		}
 	}
-	for _, want := range []Stamp{{}, exampleStamp(), {Inputs: []Input{{LeaderEpoch: -1 << 31, Partitions: 1<<31 - 1, Time: -1 << 63}}}} {
+	for _, want := range []Stamp{{}, exampleStamp(), outboxStamp(), {Inputs: []Input{{LeaderEpoch: -1 << 31, Partitions: 1<<31 - 1, Time: -1 << 63}}}} {
 		got, ours, err := DecodeStamp(want.Encode())
 		if err != nil || !ours || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, ours %v, %v\nwant %+v", got, ours, err, want)
@@ -114,6 +114,7 @@ func FuzzDecodeToken(f *testing.F) {
 	f.Add([]byte(exampleToken().Encode()), true)
 	f.Add([]byte(exampleToken().Encode()), false)
 	f.Add([]byte((Token{}).Encode()), true)
+	f.Add([]byte(outboxToken().Encode()), true)
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix && len(b) >= tokenHeadBytes { // get past the checksum
 			seal(b, 1)
@@ -133,6 +134,7 @@ func FuzzDecodeStamp(f *testing.F) {
 	f.Add(exampleStamp().Encode(), []byte(nil))
 	f.Add("", stampBody(exampleStamp()))
 	f.Add("", stampBody(Stamp{}))
+	f.Add(outboxStamp().Encode(), []byte(nil))
 	f.Fuzz(func(t *testing.T, metadata string, body []byte) {
 		if len(body) > 0 {
 			metadata = sealedStamp(stampVersion, body)

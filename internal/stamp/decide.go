@@ -33,6 +33,9 @@ const (
 	// NoStamp: the view holds batches and Kafka has no stamp: the group's
 	// offsets expired, were deleted, or were set by another tool.
 	NoStamp
+	// OtherProtocol: one of the two has an outbox and the other a changelog, and
+	// they are not at one batch.
+	OtherProtocol
 )
 
 // String returns the verdict in words, for logs and errors.
@@ -56,6 +59,8 @@ func (v Verdict) String() string {
 		return "other batch"
 	case NoStamp:
 		return "no stamp"
+	case OtherProtocol:
+		return "other protocol"
 	}
 	return "unknown verdict"
 }
@@ -69,6 +74,8 @@ func (v Verdict) String() string {
 // beyond the stamp the restore can be resumed.
 func Decide(token *Token, stamp *Stamp) Verdict {
 	switch {
+	case stamp != nil && stamp.Outbox, token != nil && token.Outbox:
+		return OtherProtocol
 	case stamp == nil && (token == nil || token.Seq == 0):
 		return FirstClaim
 	case stamp == nil:
@@ -90,6 +97,60 @@ func Decide(token *Token, stamp *Stamp) Verdict {
 	}
 	return InStep
 }
+
+// DecideOutbox is Decide for a view with an outbox, which is the truth itself:
+// Ahead is the usual case, as its outbox has what the group lacks, and Behind
+// says that the store has forgotten batches. NoView cannot be mended. A view, or
+// a task without one, may come from the protocol with a changelog when nothing is
+// missing in it; stores says whether the task has stores.
+func DecideOutbox(token *Token, stamp *Stamp, stores bool) Verdict {
+	switch {
+	case stamp == nil && token == nil:
+		return FirstClaim
+	case stamp == nil && (token.Outbox && token.Last == 0 || !token.Outbox && token.Seq == 0):
+		return FirstClaim // one that was interrupted
+	case stamp == nil:
+		return NoStamp
+	case token == nil && stamp.Outbox && stamp.Last == 0:
+		return FirstClaim // no batch was ever applied, so nothing is lost
+	case token == nil && !stamp.Outbox && !stores:
+		return InStep
+	case token == nil && !stamp.Outbox:
+		return OtherProtocol
+	case token == nil:
+		return NoView
+	case token.Lineage != stamp.Lineage:
+		return ForeignLineage
+	case !token.Outbox && (stamp.Outbox || token.Restoring || token.Seq != stamp.Seq || token.Nonce != stamp.Nonce):
+		return OtherProtocol
+	case !stamp.Outbox && token.Outbox && token.Last != stamp.Seq && (stores || token.Last > 0):
+		return OtherProtocol
+	case !token.Outbox || !stamp.Outbox:
+		return InStep
+	case token.Last < stamp.Last:
+		return Behind
+	case token.Last > stamp.Last:
+		return Ahead
+	}
+	return InStep
+}
+
+// Acknowledged says whether the outputs of a batch of a view with an outbox are
+// on the broker, as far as the stamp tells. A batch between From and Base is one
+// of an owner that did not know of the claim of the stamp's owner, which the
+// store has forgotten: see Stray. A stamp of the protocol with a changelog
+// acknowledges all that it counts.
+func (s *Stamp) Acknowledged(seq uint64) bool {
+	if !s.Outbox {
+		return seq <= s.Seq
+	}
+	return seq <= s.From || seq > s.Base && seq <= s.Last
+}
+
+// Stray says whether a batch was applied by an owner that the stamp's owner had
+// fenced, to a store that has forgotten the claim. Readers may have seen higher
+// numbers, so its outputs need others.
+func (s *Stamp) Stray(seq uint64) bool { return seq > s.From && seq <= s.Base }
 
 // beyond reports whether a position is higher than the one of the same name.
 // Names that only one side has are stores that were added or removed since.

@@ -76,7 +76,37 @@ type Token struct {
 	// batch. Seq and Nonce then still name the last batch that the view held
 	// as a whole, and say nothing about the contents.
 	Restoring bool
+
+	// Outbox says that the view has no changelog behind it: it keeps the outputs
+	// of its last batches, and its positions are the truth. A claim of such a
+	// view raises Seq by more than the batches that may be on their way, and
+	// Nonce is new with each claim. The fields below count only then.
+	Outbox bool
+	// Last is the number of the last batch, whose outputs are the newest segment
+	// of the outbox; 0 is none. It differs from Seq after a claim. A view that was
+	// taken over from a changelog has the number of its last batch there, which
+	// has no segment.
+	Last uint64
+	// Highs are the last outputs taken from the tasks that write the inputs,
+	// ordered by topic and task.
+	Highs []High
 }
+
+// High names the last output that was taken from a partition of an internal
+// topic of those that one task has written there. The outputs of a task to a
+// partition come in order, but for repetitions, so what is not above the High is
+// one.
+type High struct {
+	Topic                  string
+	Subtopology, Partition int32 // of the task that has written it
+	Lineage                Lineage
+	Seq                    uint64 // of its batch
+	Index                  uint32 // within the batch
+}
+
+// MaxHighs is how many Highs a token may have. Each takes some 30 bytes in each
+// APPLY, twice. A topology whose tasks are written to by more is refused.
+const MaxHighs = 1000
 
 // Input is what a stamp says about one input topic of the task.
 type Input struct {
@@ -104,6 +134,13 @@ type Stamp struct {
 	Changelog []Offset
 	Times     []Time
 	Inputs    []Input
+
+	// Outbox is as in Token. Base is the number that the claim of the owner that
+	// has written the stamp began with, From the last batch before it, and Last
+	// the last batch whose outputs are on the broker. All batches up to From, and
+	// those from Base to Last, are acknowledged. Seq is Base or Last.
+	Outbox           bool
+	Base, From, Last uint64
 }
 
 // Latest returns the stamp with the highest Seq: a batch commits only the

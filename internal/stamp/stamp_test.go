@@ -141,7 +141,7 @@ func TestTokenErrors(t *testing.T) {
 		}
 	}
 	newer := []byte(good)
-	newer[0] = tokenVersion + 1
+	newer[0] = outboxVersion + 1
 	seal(newer, 1)
 	if _, err := DecodeToken(state.Token(newer)); !errors.Is(err, ErrNewer) || errors.Is(err, state.ErrCorrupt) {
 		t.Errorf("token of a newer layout: got %v, want ErrNewer", err)
@@ -174,7 +174,7 @@ func TestStampErrors(t *testing.T) {
 			t.Errorf("metadata %q: got %v, ours %v, error %v, want not ours", foreign, s, ours, err)
 		}
 	}
-	newer := sealedStamp(stampVersion+1, []byte("whatever comes"))
+	newer := sealedStamp(outboxVersion+1, []byte("whatever comes"))
 	if _, ours, err := DecodeStamp(newer); !ours || !errors.Is(err, ErrNewer) {
 		t.Errorf("stamp of a newer layout: got ours %v, error %v, want ErrNewer", ours, err)
 	}
@@ -204,7 +204,7 @@ func TestMaxStampSize(t *testing.T) {
 	t.Parallel()
 	stores, inputs, times := []string{"counts", strings.Repeat("s", 200)}, []string{"orders", ""}, []string{"", "window"}
 	const lowest = -1 << 63
-	worst := Stamp{Lineage: lineageA, Seq: 1<<64 - 1, Nonce: 1<<64 - 1}
+	worst := Stamp{Lineage: lineageA, Seq: 1<<64 - 1, Nonce: 1<<64 - 1, Outbox: true, Base: 1<<64 - 1, From: 1<<64 - 1, Last: 1<<64 - 1}
 	for _, n := range stores {
 		worst.Changelog = append(worst.Changelog, Offset{n, lowest})
 	}
@@ -217,7 +217,7 @@ func TestMaxStampSize(t *testing.T) {
 	if got, want := MaxStampSize(stores, inputs, times), len(worst.Encode()); got != want {
 		t.Errorf("MaxStampSize says %d, the longest stamp takes %d", got, want)
 	}
-	if got, want := MaxStampSize(nil, nil, nil), len((Stamp{Seq: 1<<64 - 1}).Encode()); got != want {
+	if got, want := MaxStampSize(nil, nil, nil), len((Stamp{Seq: 1<<64 - 1, Outbox: true, Base: 1<<64 - 1, From: 1<<64 - 1, Last: 1<<64 - 1}).Encode()); got != want {
 		t.Errorf("MaxStampSize of nothing says %d, the longest stamp takes %d", got, want)
 	}
 }
@@ -231,6 +231,21 @@ func exampleToken() Token {
 		Times:     []Time{{"", 1_789_999_999_000}, {"window", -1}},
 		Restoring: true,
 	}
+}
+
+func outboxToken() Token {
+	t := exampleToken()
+	t.Restoring, t.Changelog = false, nil
+	t.Outbox, t.Last = true, 40
+	t.Highs = []High{{"by-key", 0, 3, lineageB, 17, 4}, {"by-key", 1, 0, lineageA, 1 << 40, 1<<32 - 1}, {"by-name", 0, 3, lineageB, 2, 0}}
+	return t
+}
+
+func outboxStamp() Stamp {
+	s := exampleStamp()
+	s.Changelog = nil
+	s.Outbox, s.Base, s.From, s.Last = true, 40, 7, 41
+	return s
 }
 
 func exampleStamp() Stamp {

@@ -22,31 +22,41 @@ const (
 // failure is not reported: the get that needs the key meets it again, and knows
 // the record.
 func (t *Task) readAhead(limit int) {
-	if t.storeErr != nil || t.plan.Ahead == nil {
+	if t.storeErr != nil || t.plan.Ahead == nil && t.looker == nil {
 		return
 	}
 	a := &t.ahead
 	bytes := 0
+	want := func(s *Store, key []byte) {
+		if e, ok := s.entries[string(key)]; ok {
+			e.used = true
+			return
+		}
+		a.entries = append(a.entries, t.cache.add(s, key))
+		a.keys = append(a.keys, a.arena.take(append(append(a.arena.tail(), s.prefix...), key...)))
+		bytes += len(key) + entryOverhead
+	}
 	for qi := range t.queues {
 		q := &t.queues[qi]
-		stores := t.plan.Ahead[t.inputs[qi]]
-		if len(stores) == 0 || q.seen >= min(limit, q.len()) {
+		var stores []int
+		if t.plan.Ahead != nil {
+			stores = t.plan.Ahead[t.inputs[qi]]
+		}
+		if len(stores) == 0 && t.looker == nil || q.seen >= min(limit, q.len()) {
 			continue
 		}
 		for ; q.seen < q.len() && len(a.keys) < maxAhead && bytes <= t.cache.max/maxAheadShare; q.seen++ {
 			r := &q.records[q.head+q.seen]
-			if r.Control || r.Key == nil {
+			if r.Control {
 				continue
 			}
-			for _, si := range stores {
-				s := t.stores[si]
-				if e, ok := s.entries[string(r.Key)]; ok {
-					e.used = true
-					continue
+			if r.Key != nil {
+				for _, si := range stores {
+					want(t.stores[si], r.Key)
 				}
-				a.entries = append(a.entries, t.cache.add(s, r.Key))
-				a.keys = append(a.keys, a.arena.take(append(append(a.arena.tail(), s.prefix...), r.Key...)))
-				bytes += len(r.Key) + entryOverhead
+			}
+			if t.looker != nil {
+				t.looker.LookAhead(t.inputs[qi], r, want)
 			}
 		}
 	}

@@ -83,6 +83,19 @@ func (t *Task) Positions(dst []Position) []Position {
 	return dst
 }
 
+// CommittedPositions appends the positions of the last commit.
+func (t *Task) CommittedPositions(dst []Position) []Position {
+	for qi := range t.queues {
+		if q := &t.queues[qi]; q.committed >= 0 {
+			dst = append(dst, Position{t.inputs[qi], q.committed, q.epoch})
+		}
+	}
+	return dst
+}
+
+// Sealed returns number and nonce of the batch that Seal has ended.
+func (t *Task) Sealed() (seq, nonce uint64) { return t.sealedSeq, t.sealedNonce }
+
 // Stamp describes the sealed batch. ends holds, by store, the changelog
 // position after the batch, or -1 where the batch wrote nothing. facts
 // completes what only the worker knows of an input.
@@ -129,6 +142,7 @@ func (t *Task) Committed(ends []int64) {
 	}
 	t.seq, t.nonce = t.sealedSeq, t.sealedNonce
 	t.force = false
+	t.commitSeen()
 	t.committed.stream = t.streamTime
 	t.committed.times = append(t.committed.times[:0], t.times...)
 	t.endBatch()
@@ -145,8 +159,9 @@ func (t *Task) Abort() error {
 	for qi := range t.queues {
 		t.queues[qi].rewind()
 	}
-	t.storeErr = nil
+	t.storeErr, t.anew = nil, false
 	t.undo.reset()
+	t.abortSeen()
 	t.endBatch()
 	return errors.Join(t.Close(), t.start())
 }
@@ -157,7 +172,8 @@ func (t *Task) Seq() (seq, nonce uint64) { return t.seq, t.nonce }
 func (t *Task) endBatch() {
 	clear(t.outputs)
 	t.outputs, t.emitted = t.outputs[:0], false
-	t.outputBytes, t.dirtyBytes = 0, 0
+	t.outputBytes, t.segmentBytes, t.dirtyBytes = 0, 0, 0
+	t.units, t.cut = 0, false
 	t.undo.reset()
 	t.arena.reset()
 }
@@ -185,6 +201,9 @@ func (t *Task) Flush(wall int64) (old, new state.Token, b *state.Batch) {
 	}
 	for qi := range t.queues {
 		next.Inputs = append(next.Inputs, stamp.Offset{Name: t.plan.Inputs[t.inputs[qi]], Next: max(t.queues[qi].committed, 0)})
+	}
+	if t.tok.Outbox {
+		next.Outbox, next.Last, next.Highs = true, t.seq, t.committedHighs()
 	}
 	t.flushing = next
 	return t.token, next.Encode(), &t.flush.batch

@@ -2,6 +2,7 @@ package task
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weirstreams/weir/internal/topology"
 )
@@ -28,6 +29,13 @@ type Instance interface {
 	Process(input int, r *Record) error
 	// Close releases what the operators hold.
 	Close() error
+}
+
+// Looker is implemented by an Instance that can tell of a record, before it is
+// processed, which keys of stores it will ask for. It is asked before the records
+// in front have been processed, may guess, and must change nothing.
+type Looker interface {
+	LookAhead(input int, r *Record, want func(s *Store, key []byte))
 }
 
 // Context is what operators see of their task. It belongs to the task's
@@ -121,6 +129,7 @@ func (c *Context) Keep(b []byte) []byte { return c.task.arena.take(b) }
 // the batch otherwise. A record that is too large is refused with an error of
 // class produce, before it could harm the transaction.
 func (c *Context) Emit(topic string, partition int32, key, value []byte, ts int64, headers []Header) error {
+	headers = withoutID(headers)
 	n := len(key) + len(value)
 	for _, h := range headers {
 		n += len(h.Key) + len(h.Value)
@@ -132,7 +141,22 @@ func (c *Context) Emit(topic string, partition int32, key, value []byte, ts int6
 	c.task.outputs = append(c.task.outputs, Output{Topic: topic, Partition: partition, Timestamp: ts,
 		Key: key, Value: value, Headers: headers, Store: -1})
 	c.task.outputBytes += n
+	c.task.segmentBytes += n + len(topic) + OutputOverhead + len(headers)*HeaderOverhead
 	return nil
+}
+
+// HeaderID is the key of the header that holds the id of an output. It is
+// reserved.
+const HeaderID = "weir-id"
+
+// withoutID leaves out the id of the record that an output was made from: two
+// outputs of it would have the same.
+func withoutID(headers []Header) []Header {
+	is := func(h Header) bool { return h.Key == HeaderID }
+	if !slices.ContainsFunc(headers, is) {
+		return headers
+	}
+	return slices.DeleteFunc(slices.Clone(headers), is)
 }
 
 // Schedule calls fn each interval (ms, at least 1) of the clock. The first

@@ -42,6 +42,14 @@ func (q *queue) skipControl() {
 	}
 }
 
+// take moves the position behind the record at the head.
+func (q *queue) take() {
+	r := &q.records[q.head]
+	q.next, q.epoch, q.moved = r.Offset+1, r.LeaderEpoch, true
+	q.drop()
+	q.skipControl()
+}
+
 func (q *queue) drop() {
 	r := &q.records[q.head]
 	q.bytes -= r.Size()

@@ -35,6 +35,13 @@ const recordOverhead = 160
 // any for a null key.
 const AnyPartition = int32(-1)
 
+// What an output, and each of its headers, may take in an outbox beside their
+// bytes: lengths and numbers.
+const (
+	OutputOverhead = 64
+	HeaderOverhead = 10
+)
+
 // Output is one record to be produced. Its bytes stay unchanged until the
 // batch that made it was committed or aborted.
 type Output struct {

@@ -35,6 +35,14 @@ type Config struct {
 	// ReadAhead says that a read of the view costs a round trip, so that those
 	// of a step are to be made in one.
 	ReadAhead bool
+	// Limits bound a batch that the store takes in one step with its outputs.
+	// Nil has none.
+	Limits *Limits
+	// Mark reads the id that an output of another task carries. Ids says for each
+	// input of the plan whether its records have one; repetitions are dropped
+	// there. Nil has none.
+	Mark func(r *Record) (Mark, bool)
+	Ids  []bool
 	// DeadLetterTopic is where dead letters go.
 	DeadLetterTopic string
 	// OnError decides about an error of any class but ClassStore. Nil stops.
@@ -49,6 +57,7 @@ type Task struct {
 	ctx     context.Context
 	context Context
 	inst    Instance
+	looker  Looker // inst, if it is one
 
 	queues   []queue // by input; absent inputs are never ready and never waited for
 	inputs   []int   // queue index -> input index
@@ -81,6 +90,15 @@ type Task struct {
 	force       bool // commit positions although nothing was processed
 	drops       []*DropCounter
 	deadLetters map[DeadLetterKey]int64
+
+	segmentBytes int  // what the outputs of the batch take in an outbox
+	units        int  // records and punctuations that the batch consists of
+	cut          bool // the batch has to end: what comes next does not fit
+	anew         bool // the operators are to be made anew when it has
+	seen         []*seen
+	marked       []*mark // by the batch
+	next         *mark   // of the record being processed
+	nextMark     Mark
 
 	pendingBytes int // committed writes that the backend lacks
 	flush        batchArena
@@ -149,6 +167,14 @@ func New(ctx context.Context, cfg Config, plan *Plan, st State, now int64) (*Tas
 		}
 	}
 	t.context.task = t
+	for i, ids := range cfg.Ids {
+		if t.seen == nil {
+			t.seen = make([]*seen, len(plan.Inputs))
+		}
+		if ids {
+			t.seen[i] = t.newSeen(plan.Inputs[i], st.Decoded.Highs)
+		}
+	}
 	return t, t.start()
 }
 
@@ -160,6 +186,7 @@ func (t *Task) start() (err error) {
 	t.context.record, t.context.node = nil, ""
 	defer t.recovered(&err, ClassProcess)
 	t.inst, err = t.plan.New(&t.context)
+	t.looker, _ = t.inst.(Looker)
 	return t.located(err, ClassProcess)
 }
 
@@ -184,7 +211,7 @@ func (t *Task) Close() (err error) {
 		return nil
 	}
 	inst := t.inst
-	t.inst = nil
+	t.inst, t.looker = nil, nil
 	defer t.recovered(&err, ClassProcess)
 	return inst.Close()
 }
@@ -280,6 +307,9 @@ type Effects struct {
 // aborted.
 func (t *Task) Step(now int64, limit int) (Effects, error) {
 	t.begin(now)
+	if err := t.restart(); err != nil {
+		return t.effects(0), err
+	}
 	if t.cfg.ReadAhead {
 		t.readAhead(limit)
 	}
@@ -288,28 +318,48 @@ func (t *Task) Step(now int64, limit int) (Effects, error) {
 		qi := choose(t.queues)
 		q := &t.queues[qi]
 		r := &q.records[q.head]
-		dead, err := t.process(t.inputs[qi], r)
+		repeated, err := t.repeated(t.inputs[qi], r)
 		if err != nil {
 			return t.effects(n), err
 		}
-		q.next, q.epoch, q.moved = r.Offset+1, r.LeaderEpoch, true
+		if repeated {
+			q.take()
+			n++
+			continue
+		}
+		if t.alone(r) {
+			t.cut = true
+			break
+		}
+		dead, err := t.process(t.inputs[qi], r)
+		if err == errCut {
+			break
+		}
+		if err != nil {
+			return t.effects(n), err
+		}
+		t.taken()
 		if !dead {
 			q.time = max(q.time, r.Timestamp)
 		}
-		q.drop()
-		q.skipControl()
+		q.take()
 		n++
 		if err := t.punctuate(StreamTime, t.streamTime); err != nil {
 			return t.effects(n), err
 		}
+		t.units++
 	}
 	return t.effects(n), nil
 }
 
-// Punctuate runs the wall-clock punctuations that are due.
+// Punctuate runs the wall-clock punctuations that are due. With Limits it runs one
+// of them, and the batch has to have ended before.
 func (t *Task) Punctuate(now int64) (Effects, error) {
 	t.begin(now)
-	err := t.punctuate(WallClock, now)
+	err := t.restart()
+	if err == nil {
+		err = t.punctuate(WallClock, now)
+	}
 	return t.effects(0), err
 }
 
@@ -344,32 +394,33 @@ func (t *Task) effects(n int) Effects {
 func (t *Task) begin(now int64) {
 	clear(t.outputs)
 	t.now, t.outputs = now, t.outputs[:0]
+	t.settle()
 }
 
 // BatchBytes is what writes and outputs of the batch take so far.
 func (t *Task) BatchBytes() int { return t.dirtyBytes + t.outputBytes }
 
 // Full says that the batch reached its bound and has to be committed.
-func (t *Task) Full() bool { return t.BatchBytes() >= t.cfg.MaxBatchBytes }
+func (t *Task) Full() bool { return t.BatchBytes() >= t.cfg.MaxBatchBytes || t.nearLimits() }
 
 // savepoint is what a failed record is undone to.
 type savepoint struct {
-	outputs, outputBytes, dirtyBytes, timers int
-	streamTime                               int64
-	arena                                    arenaMark
+	outputs, outputBytes, segmentBytes, dirtyBytes, timers int
+	streamTime                                             int64
+	arena                                                  arenaMark
 }
 
 func (t *Task) save() savepoint {
 	t.undo.reset()
 	t.undoTimes = append(t.undoTimes[:0], t.times...)
-	return savepoint{len(t.outputs), t.outputBytes, t.dirtyBytes, len(t.timers), t.streamTime, t.arena.mark()}
+	return savepoint{len(t.outputs), t.outputBytes, t.segmentBytes, t.dirtyBytes, len(t.timers), t.streamTime, t.arena.mark()}
 }
 
 func (t *Task) restore(s savepoint) {
 	t.undo.rollback()
 	copy(t.times, t.undoTimes)
 	clear(t.outputs[s.outputs:])
-	t.outputs, t.outputBytes, t.dirtyBytes, t.streamTime = t.outputs[:s.outputs], s.outputBytes, s.dirtyBytes, s.streamTime
+	t.outputs, t.outputBytes, t.segmentBytes, t.dirtyBytes, t.streamTime = t.outputs[:s.outputs], s.outputBytes, s.segmentBytes, s.dirtyBytes, s.streamTime
 	clear(t.timers[s.timers:])
 	t.timers = t.timers[:s.timers]
 	t.arena.rewind(s.arena)
@@ -389,9 +440,10 @@ func (t *Task) process(input int, r *Record) (dead bool, err error) {
 	if t.storeErr != nil {
 		err = t.located(Classify(ClassStore, t.storeErr), ClassStore)
 	}
-	if err != nil {
-		err = t.failed(sp, err)
-		dead = err == nil
+	if err = t.fit(sp, err); err != nil && err != errCut {
+		if err = t.failed(sp, err); err == nil {
+			dead, err = true, t.overLimits()
+		}
 	}
 	t.context.record = nil
 	return dead, err
@@ -421,10 +473,17 @@ func (t *Task) punctuate(clock Clock, now int64) error {
 		if t.storeErr != nil {
 			err = t.located(Classify(ClassStore, t.storeErr), ClassStore)
 		}
-		if err != nil {
-			if err = t.failed(sp, err); err != nil {
+		if err = t.fit(sp, err); err != nil {
+			if err = t.failed(sp, err); err == nil {
+				err = t.overLimits()
+			}
+			if err != nil {
 				return err
 			}
+		}
+		if clock == WallClock && t.cfg.Limits != nil {
+			t.units++
+			return nil
 		}
 	}
 	return nil

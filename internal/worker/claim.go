@@ -112,9 +112,10 @@ func (w *Worker) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var claimed []*runner
 	for _, r := range due {
 		r.asOf = asked
-		if err := w.claimOne(ctx, r, committed, bounds, logs); err != nil {
+		if err := w.proto.claim(ctx, r, committed, bounds, logs); err != nil {
 			if err := w.claimFailed(ctx, r, err); err != nil {
 				return err
 			}
@@ -125,8 +126,9 @@ func (w *Worker) claim(ctx context.Context) error {
 		}
 		r.claims, r.away = 0, 0
 		w.point(AfterClaim)
+		claimed = append(claimed, r)
 	}
-	return nil
+	return w.proto.claimed(ctx, claimed)
 }
 
 // readTokens reads the tokens of the views of tasks, and returns those tasks of
@@ -135,7 +137,7 @@ func (w *Worker) readTokens(ctx context.Context, runners []*runner) ([]*runner, 
 	var found []*runner
 	for _, r := range runners {
 		r.stored = ""
-		if len(r.plan.Stores) > 0 {
+		if w.proto.stateful(r) {
 			var err error
 			if r.stored, err = w.cfg.Store.Token(ctx, w.viewID(r)); err != nil {
 				if err := w.claimFailed(ctx, r, err); err != nil {
@@ -232,6 +234,9 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 	}
 	epoch := epochOf(token) + 1
 	if token != nil && r.foreign(token) {
+		if token.Outbox { // nothing but the store has this state
+			return contradiction(stamp.OtherProtocol, r, token, last)
+		}
 		w.log.Warn("the view belongs to a subtopology that had this number in an earlier program; it is rebuilt", "task", r.spec.ID.String())
 		token = nil
 	}
@@ -382,6 +387,9 @@ func contradiction(v stamp.Verdict, r *runner, token *stamp.Token, last *stamp.S
 		what = "the offsets were changed by another tool, or the store belongs to another life of the application"
 	case stamp.OtherBatch:
 		what = "two writers have committed for this task"
+	case stamp.OtherProtocol:
+		return fmt.Errorf("%w: the state of task %s is, or was, kept together with its outputs and without a changelog (at least once on a remote store): there is nothing to rebuild it from under this guarantee. Go back to that one, or reset the application's state",
+			ErrLineage, r.spec.ID)
 	}
 	at := "no stamp"
 	if last != nil {
@@ -422,7 +430,7 @@ func (w *Worker) lastStamp(r *runner, committed map[TopicPartition]Committed) (l
 	if len(stamps) == 0 {
 		return nil, theirs, any, nil
 	}
-	if len(bare) > 0 && len(r.plan.Stores) > 0 {
+	if len(bare) > 0 && w.proto.stateful(r) {
 		// A commit puts the stamp on all inputs of the task.
 		return nil, nil, true, fmt.Errorf("%w: the offset of %s was committed by another tool, while other inputs of task %s have those of this application: the state would miss records, or count them twice. Restore the offset with its metadata, or reset the application's state",
 			ErrLineage, strings.Join(bare, ", "), r.spec.ID)
@@ -549,7 +557,7 @@ func (w *Worker) start(ctx context.Context, r *runner) error {
 	cache, batch := w.shares()
 	cfg := task.Config{ID: r.spec.ID, Present: r.present, MaxTaskIdle: w.cfg.MaxTaskIdle.Milliseconds(),
 		MaxRecordBytes: w.cfg.MaxRecordBytes, CacheBytes: cache, MaxBatchBytes: batch,
-		ReadAhead: w.remote(), DeadLetterTopic: w.cfg.DeadLetterTopic, OnError: w.cfg.OnError}
+		ReadAhead: w.remote(), Limits: r.box.limits, Mark: markOf, Ids: r.box.ids, DeadLetterTopic: w.cfg.DeadLetterTopic, OnError: w.cfg.OnError}
 	if w.cfg.MaxTaskIdle < 0 {
 		cfg.MaxTaskIdle = -1
 	}
@@ -582,8 +590,7 @@ func (w *Worker) start(ctx context.Context, r *runner) error {
 
 // remote says whether the store is behind a network.
 func (w *Worker) remote() bool {
-	r, ok := w.cfg.Store.(state.Remote)
-	return ok && r.Remote()
+	return isRemote(w.cfg.Store)
 }
 
 // minBatchBytes is the least share of MaxBatchBytes that a task gets.

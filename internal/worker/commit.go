@@ -58,11 +58,17 @@ type sealed struct {
 	positions []task.Position
 }
 
-// commit ends the batch of all tasks in one transaction: changelog deltas,
+// commit makes what was processed final.
+func (w *Worker) commit(ctx context.Context) error { return w.proto.commit(ctx) }
+
+// abort takes the batches of all tasks back.
+func (w *Worker) abort(ctx context.Context) error { return w.proto.abort(ctx) }
+
+// commitBatch ends the batch of all tasks in one transaction: changelog deltas,
 // flush, offsets with stamps, end. Only then are the writes part of the
 // committed state (design: changelog first). It does nothing when there is
 // nothing to commit.
-func (w *Worker) commit(ctx context.Context) error {
+func (w *Worker) commitBatch(ctx context.Context) error {
 	started := w.cfg.Clock.Now()
 	var batch []sealed
 	for _, r := range w.order {
@@ -73,7 +79,7 @@ func (w *Worker) commit(ctx context.Context) error {
 	w.dirtyAt = time.Time{}
 	if len(batch) == 0 {
 		if w.inTxn {
-			return w.abort(ctx)
+			return w.abortBatch(ctx)
 		}
 		return nil
 	}
@@ -156,9 +162,8 @@ func (w *Worker) fact(topic string) stamp.Input {
 	return stamp.Input{ID: f.ID, Partitions: f.Partitions}
 }
 
-// abort drops the batch of all tasks (C6: one transaction covers them).
-// Nothing left the process, so it costs only the work.
-func (w *Worker) abort(ctx context.Context) error {
+// abortBatch aborts the transaction of all tasks.
+func (w *Worker) abortBatch(ctx context.Context) error {
 	if w.inTxn {
 		w.inTxn = false
 		if err := w.member.Abort(ctx); err != nil {
@@ -279,8 +284,11 @@ func (w *Worker) purge(ctx context.Context) {
 			continue
 		}
 		for i, topic := range r.plan.Inputs {
-			if w.cfg.Sources[topic].Repartition && r.committed[i] > 0 {
-				below[TopicPartition{topic, r.spec.ID.Partition}] = r.committed[i]
+			if !w.cfg.Sources[topic].Repartition || !r.present[i] {
+				continue
+			}
+			if at := w.proto.purgeable(r, i); at > 0 {
+				below[TopicPartition{topic, r.spec.ID.Partition}] = at
 			}
 		}
 	}

@@ -205,6 +205,14 @@ func (m *member) partitioner(string) func(*kgo.Record, int) int {
 		case r.Partition >= 0:
 			return int(r.Partition)
 		case r.Key == nil:
+			for _, h := range r.Headers {
+				if h.Key != task.HeaderID {
+					continue
+				}
+				if p, ok := PlaceByID(h.Value, int32(n)); ok {
+					return int(p)
+				}
+			}
 			next++
 			return (next / 64) % n
 		}
@@ -220,10 +228,25 @@ const minPollWait = 200 * time.Microsecond
 func (m *member) Poll(ctx context.Context, limit int, wait time.Duration) ([]Fetched, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(wait, minPollWait))
 	defer cancel()
-	fs := m.cl.PollRecords(ctx, limit)
+	fs := held(ctx, func(ctx context.Context) kgo.Fetches { return m.cl.PollRecords(ctx, limit) })
 	var err error
 	m.fetched, m.records, err = convert(fs, m.fetched[:0], m.records, m.transactional)
 	return m.fetched, err
+}
+
+// held polls so that the group's callbacks are held back when it returns. A poll
+// that was woken for records which the client has dropped meanwhile, because an
+// assignment came in between, returns nothing at all and holds nothing back: the
+// callbacks would run beside the worker. One whose context has ended already
+// returns at once, and holds.
+func held(ctx context.Context, poll func(context.Context) kgo.Fetches) kgo.Fetches {
+	fs := poll(ctx)
+	if len(fs) > 0 {
+		return fs
+	}
+	ended, cancel := context.WithDeadline(ctx, time.Time{})
+	defer cancel()
+	return poll(ended)
 }
 
 // convert turns fetches into runs of records that reuse the given memory.
@@ -299,6 +322,12 @@ func (m *member) Produce(ctx context.Context, out []task.Output) {
 	var end *produceEnd
 	var last TopicPartition
 	for i := range out {
+		m.mu.Lock()
+		failed := m.mu.produceErr != nil
+		m.mu.Unlock()
+		if failed {
+			return // the client fails what it has buffered; nothing may follow it
+		}
 		o := &out[i]
 		r := recordPool.Get().(*kgo.Record)
 		r.Topic, r.Partition, r.Key, r.Value = o.Topic, o.Partition, o.Key, o.Value

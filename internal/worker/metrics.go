@@ -118,7 +118,9 @@ func (m *Metrics) recordsOut(out []task.Output) {
 	}
 }
 
-func (m *Metrics) count(name, label, value string) {
+func (m *Metrics) count(name, label, value string) { m.add(name, label, value, 1) }
+
+func (m *Metrics) add(name, label, value string, n float64) {
 	if m == nil {
 		return
 	}
@@ -127,12 +129,23 @@ func (m *Metrics) count(name, label, value string) {
 		c = m.scope.Counter(name, metric.L(label, value))
 		m.byKey[name+"\x00"+value] = c
 	}
-	c.Add(1)
+	c.Add(n)
 }
 
 func (m *Metrics) aborted(reason string)  { m.count(metric.Aborts, metric.LabelReason, reason) }
 func (m *Metrics) claimed(outcome string) { m.count(metric.Claims, metric.LabelOutcome, outcome) }
 func (m *Metrics) reset(topic string)     { m.count(metric.Claims, metric.LabelOutcome, "reset "+topic) }
+
+// forgotten counts that a store has forgotten batches of a task, and the records
+// that are processed again; resent counts outputs that are sent again.
+func (m *Metrics) forgotten(r *runner, records int64) {
+	m.count(metric.StoreForgot, metric.LabelTask, r.spec.ID.String())
+	m.add(metric.Reprocessed, metric.LabelTask, r.spec.ID.String(), float64(records))
+}
+
+func (m *Metrics) resent(r *runner, outputs int) {
+	m.add(metric.RecordsResent, metric.LabelTask, r.spec.ID.String(), float64(outputs))
+}
 
 func (m *Metrics) rebalanced() {
 	if m != nil {

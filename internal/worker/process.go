@@ -275,6 +275,9 @@ func (w *Worker) process(ctx context.Context) error {
 	if w.cfg.Clock.Now().Before(w.holdUntil) {
 		return nil
 	}
+	if w.dirtyAt.IsZero() && w.proto.owes() {
+		w.dirtyAt = w.cfg.Clock.Now()
+	}
 	if err := w.askLags(ctx); err != nil {
 		return err
 	}
@@ -282,7 +285,7 @@ func (w *Worker) process(ctx context.Context) error {
 	for more := true; more; {
 		more = false
 		for _, r := range w.order {
-			if r.phase != running {
+			if r.phase != running || !w.proto.ready(r) {
 				continue
 			}
 			before := w.cfg.Clock.Now()
@@ -290,6 +293,11 @@ func (w *Worker) process(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			ended, err := w.proto.stepped(ctx, r)
+			if err != nil {
+				return err
+			}
+			more = more || ended
 			if n > 0 {
 				more = true
 				if err := w.pace(r, n, w.cfg.Clock.Now().Sub(before)); err != nil {
@@ -339,11 +347,9 @@ func (w *Worker) step(ctx context.Context, r *runner, f func() (task.Effects, er
 		w.dirtyAt = w.cfg.Clock.Now()
 	}
 	if len(e.Outputs) > 0 {
-		if err := w.begin(); err != nil {
+		if err := w.proto.emit(ctx, r, e.Outputs); err != nil {
 			return 0, err
 		}
-		w.member.Produce(ctx, e.Outputs)
-		w.cfg.Metrics.recordsOut(e.Outputs)
 	}
 	if e.Records > 0 {
 		w.point(AfterProcess)
@@ -362,6 +368,11 @@ func (w *Worker) punctuate(ctx context.Context) error {
 			continue
 		}
 		if due := r.t.NextWallClock(); due == 0 || due > now {
+			continue
+		}
+		if ok, err := w.proto.alone(ctx, r); err != nil {
+			return err
+		} else if !ok {
 			continue
 		}
 		if _, err := w.step(ctx, r, func() (task.Effects, error) { return r.t.Punctuate(now) }); err != nil {

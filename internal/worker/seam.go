@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirstreams/weir/internal/assign"
+	"github.com/weirstreams/weir/internal/keyenc"
 	"github.com/weirstreams/weir/internal/task"
 )
 
@@ -125,7 +126,9 @@ type Member interface {
 	// Begin starts a transaction. Local and cheap.
 	Begin() error
 	// Produce sends records. It may block while the producer's buffer is full.
-	// Errors come with Flush. The slice is the caller's again when Produce
+	// Errors come with Flush. Behind a record that has failed none of its
+	// partition is written until the next Begin. A record with a null key and an
+	// id (PlaceByID) goes to the same partition each time. The slice is the caller's again when Produce
 	// returns; the bytes of the records stay until Commit or Abort.
 	Produce(ctx context.Context, out []task.Output)
 	// Flush waits until all records are acknowledged and returns the first
@@ -159,6 +162,16 @@ type Member interface {
 	Assignment() assign.Assignment
 	// Close leaves the group, aborts what is open and releases the client.
 	Close(ctx context.Context)
+}
+
+// PlaceByID is the partition of a record that has no key but an id: who drops
+// repetitions looks at one partition, so they have to come there again. ok is
+// false for a record without an id.
+func PlaceByID(id []byte, partitions int32) (partition int32, ok bool) {
+	if id == nil {
+		return 0, false
+	}
+	return keyenc.Partition(id, partitions), true
 }
 
 // Bounds are the first offset of a partition and its end for a reader of the

@@ -169,6 +169,10 @@ func (w *Worker) taskTrouble(ctx context.Context, re *runnerError) error {
 	default:
 		return re.err
 	}
+	if reason == "corrupt" && !w.proto.mends() {
+		return fmt.Errorf("%w: the view of task %s is damaged, and nothing but the store has this state. Restore the store from its backup, or reset the application's state: %w",
+			ErrLineage, r.spec.ID, re.err)
+	}
 	// The abort makes the operators of all tasks anew, in which others may fail.
 	err := w.abort(ctx)
 	others := failures(err)
@@ -259,6 +263,7 @@ func (w *Worker) rebuild(ctx context.Context, cause error) error {
 	w.log.Warn("the client is rebuilt and all tasks are claimed again", "error", cause, "retry_in", back)
 	w.cfg.Metrics.aborted("rebuild")
 	w.inTxn, w.dirtyAt, w.progress, w.revoked = false, time.Time{}, false, false
+	w.proto.anew()
 	w.joined.Store(false)
 	w.dropAll(false)
 	if m := w.member; m != nil {

@@ -24,6 +24,9 @@ func (w *Worker) watch(ctx context.Context) error {
 		return nil
 	}
 	w.watchAt = now.Add(watchInterval)
+	if err := w.proto.watch(ctx); err != nil {
+		return err
+	}
 	var tps []TopicPartition
 	for _, r := range w.order {
 		if r.phase != running {

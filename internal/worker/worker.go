@@ -136,6 +136,7 @@ type runner struct {
 	gapSince  []time.Time // by input: since when others wait for records that do not come
 	heard     []int64     // by input: Worker.silent when records came last
 	stalled   []int64     // by input: fetchNext at the last look of watch, -1 before
+	box       box         // of a task with an outbox
 	seq       uint64      // of the last commit
 	nonce     uint64
 	asOf      int64     // ms: nothing was committed after seq at this time
@@ -165,6 +166,7 @@ type slot struct {
 type Worker struct {
 	cfg    Config
 	log    *slog.Logger
+	proto  protocol
 	member Member
 	reader Reader
 	unread []Fetched // by the restores, of the last poll of the reader
@@ -228,10 +230,14 @@ func New(cfg Config) *Worker {
 		specs: map[topology.TaskID]assign.Task{}, facts: map[string]TopicFacts{}, paused: map[TopicPartition]bool{},
 		corrupted: map[topology.TaskID]corruption{}, stepSize: maxStep}
 	w.mu.tasks = map[topology.TaskID]*runner{}
+	w.proto = changelogFirst{w}
+	if UsesOutbox(cfg.Store, cfg.ExactlyOnce) {
+		w.proto = newOutboxFirst(w)
+	}
 	w.purgeAt = cfg.Clock.Now().Add(cfg.PurgeInterval) // a start is no reason to purge
 	for _, t := range cfg.Tasks {
 		w.specs[t.ID] = t
-		plan := cfg.Plans[t.ID.Subtopology]
+		plan := w.cfg.Plans[t.ID.Subtopology]
 		for _, p := range t.Partitions {
 			w.slots[TopicPartition{p.Topic, p.Partition}] = slot{t.ID, slices.Index(plan.Inputs, p.Topic)}
 		}
@@ -333,7 +339,7 @@ func (w *Worker) Tick(ctx context.Context) error {
 	// From AllowRebalance to the return of the next Poll the tasks belong to
 	// the callbacks of the group.
 	w.limit, w.wait = w.pollLimit(), w.pollWait()
-	if !w.inTxn && w.dirtyAt.IsZero() {
+	if !w.inTxn && w.dirtyAt.IsZero() || w.proto.yields() {
 		w.calm()
 		w.waiting.Store(false)
 		w.member.AllowRebalance()
@@ -585,7 +591,11 @@ func (w *Worker) close(work context.Context, clean bool) error {
 		end()
 		_, _ = w.member.Poll(over, 1, 0)
 		if clean {
-			if err = w.commit(ctx); err != nil && work.Err() != nil {
+			err = w.commit(ctx)
+			for err == nil && w.proto.yields() {
+				err = w.commit(ctx) // nothing else is to be done any more
+			}
+			if err != nil && work.Err() != nil {
 				err = context.Cause(work)
 			}
 		}

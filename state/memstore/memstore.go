@@ -25,6 +25,7 @@ import (
 type Backend struct {
 	bytes  atomic.Int64
 	closed atomic.Bool
+	shared bool
 
 	mu struct {
 		sync.RWMutex
@@ -32,7 +33,7 @@ type Backend struct {
 	}
 }
 
-var _ state.Backend = (*Backend)(nil)
+var _ state.Outbox = (*Backend)(nil)
 
 // New returns an empty backend.
 func New() *Backend {
@@ -40,6 +41,19 @@ func New() *Backend {
 	b.mu.views = map[state.ID]*view{}
 	return b
 }
+
+// NewShared returns an empty backend that says that it is remote: it is nobody's
+// own, so it lists no views, and under at least once it keeps the outputs beside
+// the state as Redis does. It stands for such a store in tests, and serves
+// several Apps of one process.
+func NewShared() *Backend {
+	b := New()
+	b.shared = true
+	return b
+}
+
+// Remote implements state.Remote.
+func (b *Backend) Remote() bool { return b.shared }
 
 // entry is a key, and behind it, between its length and its capacity, the
 // value: one allocation for both and one slice header to find them.
@@ -75,6 +89,7 @@ type view struct {
 		token state.Token // "" when the view does not exist
 		tree  *tree
 		bytes int64
+		slots map[int][]byte // of the outbox
 		// snapshot is an immutable copy of tree that iterators share, nil
 		// after a write. Making one costs nothing; what it costs is that the
 		// next writes copy the nodes they touch.
@@ -160,6 +175,7 @@ func (b *Backend) Drop(ctx context.Context, id state.ID) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.replace(b, newTree(), 0)
+	v.mu.slots = nil
 	v.setToken("")
 	return nil
 }
@@ -168,6 +184,9 @@ func (b *Backend) Drop(ctx context.Context, id state.ID) error {
 func (b *Backend) Views(ctx context.Context, application string, yield func(state.ID, state.Token) bool) error {
 	if err := b.check(ctx); err != nil {
 		return err
+	}
+	if b.shared {
+		return nil
 	}
 	b.mu.RLock()
 	var views []*view

@@ -17,14 +17,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		make  func() *memstore.Backend
+		local bool
+	}{{"local", memstore.New, true}, {"shared", memstore.NewShared, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			conformance(t, c.make, c.local)
+		})
+	}
+}
+
+func conformance(t *testing.T, make func() *memstore.Backend, local bool) {
 	statetest.Run(t, func(t *testing.T) statetest.Harness {
-		b := memstore.New()
+		b := make()
 		t.Cleanup(func() {
 			if err := b.Close(); err != nil {
 				t.Error(err)
 			}
 		})
-		return statetest.Harness{Backend: b, LocalViews: true, Snapshots: true}
+		return statetest.Harness{Backend: b, LocalViews: local, Snapshots: true}
 	})
 }
 

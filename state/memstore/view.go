@@ -17,7 +17,7 @@ type handle struct {
 	closed atomic.Bool
 }
 
-var _ state.View = (*handle)(nil)
+var _ state.OutboxView = (*handle)(nil)
 
 // readCheckInterval is the number of keys between two looks at the context.
 const readCheckInterval = 1024
@@ -31,6 +31,11 @@ func (h *handle) check(ctx context.Context) error {
 
 // Apply implements state.View.
 func (h *handle) Apply(ctx context.Context, old, new state.Token, b *state.Batch) error {
+	return h.apply(ctx, old, new, b, func() {})
+}
+
+// apply calls also in the same step.
+func (h *handle) apply(ctx context.Context, old, new state.Token, b *state.Batch, also func()) error {
 	if err := checkTokens("apply to", h.v.id, old, new); err != nil {
 		return err
 	}
@@ -58,6 +63,7 @@ func (h *handle) Apply(ctx context.Context, old, new state.Token, b *state.Batch
 	}
 	v.mu.bytes += grown
 	h.b.bytes.Add(grown)
+	also()
 	v.setToken(new)
 	return nil
 }
@@ -135,6 +141,7 @@ func (h *handle) Clear(ctx context.Context, old, new state.Token) error {
 		return v.fenced()
 	}
 	v.replace(h.b, newTree(), 0)
+	v.mu.slots = nil
 	v.setToken(new)
 	return nil
 }

@@ -108,7 +108,7 @@ func (h *handle) Clear(ctx context.Context, old, new state.Token) error {
 }
 
 func (h *handle) clear(ctx context.Context, old, new state.Token) error {
-	l, keys, err := h.b.generation(h.t.meta)
+	l, keys, err := h.b.generation(h.t)
 	if err != nil {
 		return err
 	}

@@ -128,8 +128,10 @@ func TestPointLookups(t *testing.T) {
 	t.Parallel()
 	id := state.ID{Application: "app", Task: "0_0"}
 	opts := miniRedis(t)
-	opts.PointLookups = []string{"counts", "b"}
+	opts.PointLookups = []string{"b"}
 	b := mustOpen(t, opts)
+	b.KeepUnordered("app", []string{"counts", "b"})
+	b.KeepUnordered("another", []string{"ordered"})
 	v, err := b.Claim(t.Context(), id, "", "t1")
 	if err != nil {
 		t.Fatal(err)

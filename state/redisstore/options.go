@@ -105,8 +105,9 @@ func (o *Options) conn() redisconn.Options {
 		Check: o.Check, Logger: o.Logger,
 		Errors: redisconn.Errors{Unavailable: state.ErrUnavailable, Full: state.ErrFull, Corrupt: state.ErrCorrupt,
 			Replicas: ErrReplicas, Unsuitable: ErrUnsuitable},
-		Docs:  "docs/formats/redis.md",
-		Hooks: o.hooks,
+		Docs:   "docs/formats/redis.md",
+		Forgot: "it is replayed from the changelogs",
+		Hooks:  o.hooks,
 	}
 }
 

@@ -16,6 +16,10 @@
 // one small one, and is moved into its place in several again; readers see
 // either all or nothing of it, and a crash at any point leaves one of the two.
 //
+// Under at least once the runtime keeps no changelog, and each batch of a view
+// carries its outputs into a ring beside the data, in the same script: see
+// state.Outbox. Redis is the truth then, and what it loses is lost.
+//
 // docs/formats/redis.md describes the keys, so that other services may read
 // them; in Go they use OpenReader.
 package redisstore
@@ -26,6 +30,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,11 +55,15 @@ type Backend struct {
 
 	mu struct {
 		sync.Mutex
-		targets map[state.ID]*target
+		targets   map[state.ID]*target
+		unordered map[string][]string // stores by application
 	}
 }
 
-var _ state.Remote = (*Backend)(nil)
+var (
+	_ state.Remote    = (*Backend)(nil)
+	_ state.Unordered = (*Backend)(nil)
+)
 
 // Open connects to Redis and checks how it is set up (Options.Check). When the
 // server is not there the error matches state.ErrUnavailable.
@@ -82,6 +91,7 @@ func open(ctx context.Context, opts Options) (*Backend, error) {
 	b := &Backend{opts: opts, s: s}
 	b.opts.take(s.Options())
 	b.mu.targets = map[state.ID]*target{}
+	b.mu.unordered = map[string][]string{}
 	return b, nil
 }
 
@@ -181,17 +191,35 @@ func (b *Backend) Token(ctx context.Context, id state.ID) (state.Token, error) {
 	return state.Token(token), nil
 }
 
+// KeepUnordered implements state.Unordered. The stores come on top of those of
+// Options.PointLookups.
+func (b *Backend) KeepUnordered(application string, stores []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.unordered[application] = slices.Clone(stores)
+}
+
+// points are the stores without order of an application, for views made from
+// now on.
+func (b *Backend) points(application string) points {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := append(slices.Clone(b.opts.PointLookups), b.mu.unordered[application]...)
+	slices.Sort(list)
+	return encodePoints(slices.Compact(list), b.opts.Unordered)
+}
+
 // generation is a new, empty generation: its layout and the keys that a script
 // gets to make it.
-func (b *Backend) generation(meta string) (*layout, []string, error) {
+func (b *Backend) generation(t *target) (*layout, []string, error) {
 	var id [8]byte
 	rand.Read(id[:])
 	o := &b.opts
-	l, err := newLayout(meta, hex.EncodeToString(id[:]), o.Buckets, encodePoints(o.PointLookups, o.Unordered))
+	l, err := newLayout(t.meta, hex.EncodeToString(id[:]), o.Buckets, b.points(t.id.Application))
 	if err != nil {
 		return nil, nil, err
 	}
-	keys := []string{meta}
+	keys := []string{t.meta}
 	if l.indexed() {
 		keys = append(keys, l.index)
 	}
@@ -221,7 +249,7 @@ func (b *Backend) Claim(ctx context.Context, id state.ID, old, new state.Token) 
 }
 
 func (b *Backend) claim(ctx context.Context, t *target, old, new state.Token) error {
-	l, keys, err := b.generation(t.meta)
+	l, keys, err := b.generation(t)
 	if err != nil {
 		return err
 	}

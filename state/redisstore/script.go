@@ -33,6 +33,8 @@ var (
 	pageSource string
 	//go:embed lua/count.lua
 	countSource string
+	//go:embed lua/segments.lua
+	segmentsSource string
 
 	claimScript  = redisconn.NewScript("claim", claimSource)
 	clearScript  = redisconn.NewScript("clear", clearSource)
@@ -47,6 +49,8 @@ var (
 	readScript   = redisconn.NewScript("read", readSource)
 	pageScript   = redisconn.NewScript("page", pageSource)
 	countScript  = redisconn.NewScript("count", countSource)
+
+	segmentsScript = redisconn.NewScript("segments", segmentsSource)
 )
 
 // Statuses of the scripts' replies.

@@ -294,23 +294,28 @@ func (errLayout) Error() string { return "the layout of the view has changed" }
 
 func isLayout(err error) bool { return errors.Is(err, errLayout{}) }
 
+// send carries out an APPLY of one chunk.
+func (w *writer) send(ctx context.Context, c redisconn.Call) error {
+	replies, err := w.b.s.Run(ctx, w.t.br, true, c)
+	if err != nil {
+		return err
+	}
+	switch r := &replies[0]; r.Status {
+	case statusFenced:
+		return w.t.fenced(r.Str(0))
+	case statusLayout:
+		if _, err := w.t.learn(r.List(0)); err != nil {
+			return err
+		}
+		return errLayout{}
+	}
+	return nil
+}
+
 // commit stores all writes together with the token new.
 func (w *writer) commit(ctx context.Context, new state.Token) error {
 	if w.stage == "" {
-		replies, err := w.b.s.Run(ctx, w.t.br, true, w.c.apply(w.t, w.l, w.old, new))
-		if err != nil {
-			return err
-		}
-		switch r := &replies[0]; r.Status {
-		case statusFenced:
-			return w.t.fenced(r.Str(0))
-		case statusLayout:
-			if _, err := w.t.learn(r.List(0)); err != nil {
-				return err
-			}
-			return errLayout{}
-		}
-		return nil
+		return w.send(ctx, w.c.apply(w.t, w.l, w.old, new))
 	}
 	if w.c.keys > 0 {
 		w.spill()

@@ -109,6 +109,11 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"ConcurrentClear", testConcurrentClear},
 		{"ConcurrentViews", testConcurrentViews},
 
+		{"Outbox", testOutbox},
+		{"OutboxIsFenced", testOutboxIsFenced},
+		{"OutboxLimits", testOutboxLimits},
+		{"FailedApplyOut", testFailedApplyOut},
+
 		{"Reopen", testReopen},
 		{"Crash", testCrash},
 		{"CrashBetweenCheckpoints", testCrashBetweenCheckpoints},
