@@ -38,7 +38,7 @@ Exit codes: 0 done, 1 failed, 2 a command line that makes no sense.`,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.CommandPath()} })
-	root.AddCommand(newDemo(), newVersion())
+	root.AddCommand(newDemo(), newFence(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	usageErrors(root)

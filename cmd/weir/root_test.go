@@ -89,7 +89,7 @@ func TestHelp(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string][]string{
-		"__complete ":               {"completion", "demo", "help", "version"},
+		"__complete ":               {"completion", "demo", "fence", "help", "version"},
 		"__complete demo --format ": {"auto", "movielens", "csv", "jsonl"},
 		"__complete demo --store ":  {"disk", "memory", "redis-embedded"},
 		"__complete demo --rate ":   nil,
