@@ -8,6 +8,9 @@ BENCHFLAGS ?=
 FUZZTIME ?= 10s
 SEEDS ?= 100000
 
+# Modules of their own, so that nobody who uses the library gets what they need.
+MODULES := docs/alerts examples/fence-sarama
+
 # Limits of go test for one package.
 TIMEOUT ?= 10m
 INTEGRATION_TIMEOUT ?= 20m
@@ -17,12 +20,12 @@ BENCH_TIMEOUT ?= 60m
 RACE ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-integration bench bench-kafka-streams sim sim-controls fuzz cover
+.PHONY: help demo example-fence test test-modules lint test-integration bench bench-kafka-streams bench-redis sim sim-controls fuzz cover
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo '  ARGS="--help"         arguments of make demo'
+	@echo '  ARGS="--help"         arguments of make demo, make example-fence and make bench-redis'
 	@echo '  TESTFLAGS="-run X"    flags of go test for test, test-integration and cover'
 	@echo '  RACE=-race | RACE=    insist on the race detector in make test, or go without it'
 	@echo '  BENCH=. BENCHFLAGS="-count=10"   which benchmarks, and flags of go test'
@@ -31,6 +34,9 @@ help: ## List the targets
 
 demo: ## Run the movie ratings topology on an embedded broker
 	@go run ./cmd/weir demo $(ARGS)
+
+example-fence: ## Run the example of package fence on an embedded broker and Redis
+	@go run ./examples/fence-consumer $(ARGS)
 
 test: ## Run all tests that need nothing but Go, with the race detector where there is a C compiler
 	@race='$(RACE)'; \
@@ -54,6 +60,13 @@ lint: ## Check formatting, vet, staticcheck and the rules of the repository
 	go tool staticcheck -tags integration ./...
 	go test -count=1 ./internal/lint
 
+test-modules: ## Check and test the modules beside the main one: the example with another client, the alert rules
+	@set -e; \
+	for dir in $(MODULES); do \
+		echo "== $$dir"; \
+		(cd $$dir && go vet ./... && go test -count=1 -timeout $(TIMEOUT) ./...); \
+	done
+
 test-integration: ## Run the integration tests on WEIR_KAFKA and WEIR_REDIS, or on services started for it
 	scripts/services run go test -tags integration -count=1 -timeout $(INTEGRATION_TIMEOUT) $(TESTFLAGS) ./...
 
@@ -62,6 +75,9 @@ bench: ## Run the benchmarks
 
 bench-kafka-streams: ## Compare with Kafka Streams on a real broker (needs JDK 17 and Maven)
 	bench/kafka-streams/run
+
+bench-redis: ## Compare state in Redis with plain commands, with state on disk, and with Kafka Streams
+	scripts/services run go run ./bench/redis $(ARGS)
 
 sim: ## Play SEEDS hostile schedules of the simulation and sum them up
 	go test ./internal/sim -count=1 -v -timeout 0 -run '^TestScenarios$$' -sim.seeds=$(SEEDS) $(TESTFLAGS)

@@ -9,10 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/weirstreams/weir/bench/figure"
 	"github.com/weirstreams/weir/bench/kafka-streams/child"
+	"github.com/weirstreams/weir/state"
 )
 
 // settings are what the runs are told; they go into the results as they are.
@@ -41,6 +42,9 @@ type side struct {
 	command func(ctx context.Context, flags []string) *exec.Cmd
 	// makesTopics is set when the program creates its changelog itself.
 	makesTopics bool
+	// keepsState is set when the state is not in the folder, but in the store of
+	// the harness: there is nothing to restore.
+	keepsState bool
 }
 
 // Phases of a run.
@@ -61,8 +65,10 @@ type harness struct {
 	settings  settings
 	sides     []side
 	cluster   *cluster
-	broker    string // host:port
-	brokerPID int    // 0: unknown
+	broker    string        // host:port
+	brokerPID int           // 0: unknown
+	store     state.Backend // where the sides that keep their state have it; nil: there are none
+	storePID  int
 	dir       string
 	id        string // of this run, in all names on the broker
 	log       *slog.Logger
@@ -138,7 +144,20 @@ func (h *harness) remove(ctx context.Context, app string) error {
 		h.cluster.deleteTopics(ctx, outTopic(app), changelogTopic(app)),
 		h.cluster.deleteGroup(ctx, app),
 		os.RemoveAll(filepath.Join(h.dir, app)),
+		h.drop(ctx, app),
 	)
+}
+
+// drop deletes what an application has in the store.
+func (h *harness) drop(ctx context.Context, app string) error {
+	if h.store == nil {
+		return nil
+	}
+	var errs []error
+	for p := range h.settings.Partitions {
+		errs = append(errs, h.store.Drop(ctx, state.ID{Application: app, Task: fmt.Sprintf("0_%d", p)}))
+	}
+	return errors.Join(errs...)
 }
 
 // launch starts the program of a side with a state folder that is empty.
@@ -154,7 +173,11 @@ func (h *harness) launch(ctx context.Context, sd side, app string) (*process, er
 		App: app, Brokers: h.broker, In: h.in.topic, Out: outTopic(app), Dir: dir,
 		Partitions: h.settings.Partitions, Workers: h.settings.Workers, Commit: h.settings.Commit,
 	}
-	return start(sd.command(ctx, cfg.Args()), h.brokerPID, h.logPath(app))
+	pids := servers{broker: h.brokerPID}
+	if sd.keepsState {
+		pids.store = h.storePID
+	}
+	return start(sd.command(ctx, cfg.Args()), pids, h.logPath(app))
 }
 
 func (h *harness) logPath(app string) string { return filepath.Join(h.dir, app+".log") }
@@ -196,6 +219,9 @@ func (h *harness) count(ctx context.Context, sd side, round int) (run, error) {
 		if h.brokerPID != 0 {
 			r.set(brokerCPUPerRecord, (last.brokerCPU-first.brokerCPU).Seconds()/n*1e6)
 		}
+		if sd.keepsState {
+			r.set(storeCPUPerRecord, (last.storeCPU-first.storeCPU).Seconds()/n*1e6)
+		}
 		return h.memory(p, &r)
 	}, func(total time.Duration) {
 		r.set(recordsPerTotalCPUSecond, float64(h.in.records)/total.Seconds())
@@ -220,14 +246,22 @@ func (h *harness) restore(ctx context.Context, sd side, round int) (run, error) 
 	ctx, cancel := context.WithTimeoutCause(ctx, h.settings.PhaseTimeout, errors.New("--timeout is over"))
 	defer cancel()
 	err := h.with(ctx, sd, app, func(p *process) error {
-		seen, err := p.await(ctx, child.Restoring, child.Restored, child.Running)
+		kinds := []string{child.Running}
+		if !sd.keepsState {
+			kinds = append(kinds, child.Restoring, child.Restored)
+		}
+		seen, err := p.await(ctx, kinds...)
 		if err != nil {
 			return err
 		}
 		from, to, running := seen[child.Restoring].at, seen[child.Restored].at, seen[child.Running].at
-		r.set(restoreRecordsPerSecond, records/to.at.Sub(from.at).Seconds())
-		r.set(restoreSeconds, to.at.Sub(from.at).Seconds())
-		r.set(restoreCPUSeconds, (to.childCPU - from.childCPU).Seconds())
+		if sd.keepsState {
+			to = running
+		} else {
+			r.set(restoreRecordsPerSecond, records/to.at.Sub(from.at).Seconds())
+			r.set(restoreSeconds, to.at.Sub(from.at).Seconds())
+			r.set(restoreCPUSeconds, (to.childCPU - from.childCPU).Seconds())
+		}
 		r.set(coldStartSeconds, max(to.at.Sub(p.started.at), running.at.Sub(p.started.at)).Seconds())
 		r.set(coldStartCPUSeconds, max(to.childCPU, running.childCPU).Seconds())
 		if err := h.memory(p, &r); err != nil {
@@ -338,18 +372,7 @@ func (h *harness) verify(ctx context.Context, app string) error {
 }
 
 func (h *harness) newRun(sd side, phase string, round int) run {
-	return run{Side: sd.key, Phase: phase, Round: round, Load: loadAverage(), Metrics: map[string]float64{}}
-}
-
-// loadAverage is the machine's load in the last minute: a run beside other work
-// measures that work too.
-func loadAverage() string {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return ""
-	}
-	one, _, _ := strings.Cut(string(b), " ")
-	return one
+	return run{Side: sd.key, Phase: phase, Round: round, Load: figure.Load(), Metrics: map[string]float64{}}
 }
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }

@@ -21,7 +21,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weirstreams/weir/bench/figure"
 	"github.com/weirstreams/weir/bench/kafka-streams/child"
+	"github.com/weirstreams/weir/state"
+	"github.com/weirstreams/weir/state/redisstore"
 )
 
 // Exit codes.
@@ -41,9 +44,10 @@ var errUsage = errors.New("wrong usage")
 // The sides, as results, topics and --only call them. The last is also the
 // argument that turns this program into that child.
 const (
-	javaKey = "java"
-	weirKey = "weir"
-	bareKey = "bare"
+	javaKey  = "java"
+	weirKey  = "weir"
+	redisKey = "redis"
+	bareKey  = "bare"
 )
 
 func main() {
@@ -82,6 +86,7 @@ type options struct {
 	java       string
 	classPath  string
 	weir       string
+	redis      string
 	cpuProfile string
 	jsonFile   string
 	dir        string
@@ -101,7 +106,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.Uint64Var(&o.Seed, "seed", 1, "seed of keys and values")
 	fs.BoolVar(&o.Restore, "restore", true, "measure the restore on an empty disk as well")
 	fs.BoolVar(&o.Bare, "bare", false, "also run a bare franz-go loop, the upper bound")
-	fs.StringVar(&o.Only, "only", "", "run only these sides, separated by commas: java, weir, bare")
+	fs.StringVar(&o.redis, "redis", "", "also run Weir with its state in the Redis at `URL`, which is emptied of what the runs put there")
+	fs.StringVar(&o.Only, "only", "", "run only these sides, separated by commas: java, weir, redis, bare")
 	fs.DurationVar(&o.PhaseTimeout, "timeout", 15*time.Minute, "limit for one count or one restore")
 	fs.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of each Weir process to `FILE`; the next process overwrites it")
 	fs.StringVar(&o.jsonFile, "json", "", "write the results to `FILE` as JSON")
@@ -130,12 +136,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	case o.broker == "" || strings.Contains(o.broker, ","):
 		wrong = "the environment variable WEIR_KAFKA must name one broker as host:port (scripts/services env prints it)"
 	case o.Only != "" && slices.ContainsFunc(strings.Split(o.Only, ","), func(s string) bool {
-		return !slices.Contains([]string{javaKey, weirKey, bareKey}, s)
+		return !slices.Contains([]string{javaKey, weirKey, redisKey, bareKey}, s)
 	}):
-		wrong = "--only is a list of java, weir and bare, not " + strconv.Quote(o.Only)
+		wrong = "--only is a list of java, weir, redis and bare, not " + strconv.Quote(o.Only)
+	case o.needs(redisKey) && o.redis == "":
+		wrong = "--only=redis needs the URL of a Redis: --redis"
 	case o.needs(javaKey) && o.classPath == "":
 		wrong = "--java-classpath is missing: use the script bench/kafka-streams/run"
-	case o.needs(weirKey) && o.weir == "":
+	case (o.needs(weirKey) || o.needs(redisKey)) && o.weir == "":
 		wrong = "--weir-app is missing: use the script bench/kafka-streams/run"
 	}
 	if wrong != "" {
@@ -150,7 +158,13 @@ func (o options) needs(key string) bool {
 	if o.Only != "" {
 		return slices.Contains(strings.Split(o.Only, ","), key)
 	}
-	return key != bareKey || o.Bare
+	switch key {
+	case bareKey:
+		return o.Bare
+	case redisKey:
+		return o.redis != ""
+	}
+	return true
 }
 
 // sides returns those that take part, in the order in which they run.
@@ -159,16 +173,20 @@ func (o options) sides() ([]side, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the own program for the bare loop: %w", err)
 	}
+	weir := func(ctx context.Context, flags []string) *exec.Cmd {
+		if o.cpuProfile != "" {
+			flags = append(flags, "--cpuprofile="+o.cpuProfile)
+		}
+		return exec.CommandContext(ctx, o.weir, append(flags, o.WeirOptions...)...)
+	}
 	all := []side{
 		{key: javaKey, title: "Kafka Streams", makesTopics: true, command: func(ctx context.Context, flags []string) *exec.Cmd {
 			args := append([]string{"-cp", o.classPath, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}, o.JavaOptions...)
 			return exec.CommandContext(ctx, o.java, append(append(args, "KeyedCount"), flags...)...)
 		}},
-		{key: weirKey, title: "Weir", makesTopics: true, command: func(ctx context.Context, flags []string) *exec.Cmd {
-			if o.cpuProfile != "" {
-				flags = append(flags, "--cpuprofile="+o.cpuProfile)
-			}
-			return exec.CommandContext(ctx, o.weir, append(flags, o.WeirOptions...)...)
+		{key: weirKey, title: "Weir", makesTopics: true, command: weir},
+		{key: redisKey, title: "Weir on Redis", makesTopics: true, keepsState: true, command: func(ctx context.Context, flags []string) *exec.Cmd {
+			return weir(ctx, append(flags, "--redis="+o.redis))
 		}},
 		{key: bareKey, title: "bare loop", command: func(ctx context.Context, flags []string) *exec.Cmd {
 			return exec.CommandContext(ctx, self, append([]string{bareKey}, flags...)...)
@@ -181,6 +199,27 @@ func (o options) sides() ([]side, error) {
 		}
 	}
 	return sides, nil
+}
+
+// openStore opens the Redis of a URL, to clean it up, and finds its process. An
+// empty URL is none.
+func openStore(ctx context.Context, url string) (state.Backend, int, error) {
+	if url == "" {
+		return nil, 0, nil
+	}
+	opts, err := redisstore.ParseURL(url)
+	if err != nil {
+		return nil, 0, err
+	}
+	pid, err := listenerPID(opts.Addresses[0])
+	if err != nil {
+		return nil, 0, err
+	}
+	store, err := redisstore.Open(ctx, opts)
+	if err != nil {
+		return nil, 0, err
+	}
+	return store, pid, nil
 }
 
 // compare makes the runs and writes what they gave.
@@ -207,8 +246,16 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
+	store, storePID, err := openStore(ctx, o.redis)
+	if err != nil {
+		return err
+	}
+	if store != nil {
+		defer func() { err = errors.Join(err, store.Close()) }()
+	}
+
 	h := &harness{
-		settings: o.settings, sides: sides, cluster: cluster, broker: o.broker, brokerPID: brokerPID, dir: dir,
+		settings: o.settings, store: store, storePID: storePID, sides: sides, cluster: cluster, broker: o.broker, brokerPID: brokerPID, dir: dir,
 		id: strconv.FormatInt(time.Now().UnixMilli(), 36), log: log,
 		runtimes: map[string]string{}, changelog: map[string]int64{},
 	}
@@ -216,7 +263,7 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	r := results{Schema: 1, Machine: inspect(ctx, h.runtimes), Settings: o.settings, Runs: runs, Summary: summarise(runs, sides[0].key)}
+	r := results{Schema: 1, Machine: figure.Inspect(ctx, h.runtimes), Settings: o.settings, Runs: runs, Summary: summarise(runs, sides[0].key)}
 	if err := r.writeTable(stdout, sides); err != nil {
 		return fmt.Errorf("print the results: %w", err)
 	}

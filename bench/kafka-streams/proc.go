@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/weirstreams/weir/bench/figure"
 )
 
 // peakRSS returns the largest resident size that a process has had, in bytes.
@@ -17,28 +19,11 @@ func peakRSS(pid int) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
-	n, err := parseKB(string(b), "VmHWM")
+	n, err := figure.ParseKB(string(b), "VmHWM")
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
 	return n, nil
-}
-
-// parseKB finds a line such as "VmHWM:   4096 kB" and returns its value in bytes.
-func parseKB(text, name string) (int64, error) {
-	for line := range strings.Lines(text) {
-		v, ok := strings.CutPrefix(line, name+":")
-		if !ok {
-			continue
-		}
-		v, ok = strings.CutSuffix(strings.TrimSpace(v), " kB")
-		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
-		if !ok || err != nil {
-			return 0, fmt.Errorf("%s is %q, not a number of kB", name, strings.TrimSpace(line))
-		}
-		return n << 10, nil
-	}
-	return 0, fmt.Errorf("no %s", name)
 }
 
 // errNoListener says that no process of this machine that we may look into

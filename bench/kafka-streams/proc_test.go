@@ -5,28 +5,6 @@ import (
 	"testing"
 )
 
-func TestParseKB(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, text string
-		want       int64
-		fails      bool
-	}{
-		{"found", "VmPeak:\t  9 kB\nVmHWM:\t  4096 kB\nVmRSS:\t  1 kB\n", 4 << 20, false},
-		{"missing", "VmPeak:\t  9 kB\n", 0, true},
-		{"other unit", "VmHWM:\t  4096 MB\n", 0, true},
-		{"no number", "VmHWM:\t many kB\n", 0, true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := parseKB(tt.text, "VmHWM")
-			if got != tt.want || (err != nil) != tt.fails {
-				t.Errorf("parseKB = %v, %v; want %v, fails: %v", got, err, tt.want, tt.fails)
-			}
-		})
-	}
-}
-
 func TestListeners(t *testing.T) {
 	t.Parallel()
 	// 0x2384 is 9092. The second socket is a connection, the third another port that ends alike.

@@ -20,6 +20,22 @@ type sample struct {
 	at        time.Time
 	childCPU  time.Duration
 	brokerCPU time.Duration // 0 when the broker's process is not ours to see
+	storeCPU  time.Duration // 0 when the child has its state on disk
+}
+
+// servers are the processes that work for a child; 0 is none, or one that is
+// not ours to see.
+type servers struct{ broker, store int }
+
+// read adds their clocks to a sample.
+func (v servers) read(s *sample) (err error) {
+	if v.broker != 0 {
+		s.brokerCPU, err = cpuTime(v.broker)
+	}
+	if v.store != 0 && err == nil {
+		s.storeCPU, err = cpuTime(v.store)
+	}
+	return err
 }
 
 // stamped is an event with the clocks at its arrival.
@@ -37,18 +53,18 @@ const stopTimeout = time.Minute
 
 // process is a running child.
 type process struct {
-	cmd       *exec.Cmd
-	brokerPID int // 0: unknown
-	stdin     io.Closer
-	stderr    *os.File
-	events    chan stamped // closed after the last line of standard output
-	started   sample
+	cmd     *exec.Cmd
+	servers servers
+	stdin   io.Closer
+	stderr  *os.File
+	events  chan stamped // closed after the last line of standard output
+	started sample
 }
 
 // start starts a child whose standard error goes to the file logPath. The caller
 // ends it with stop or kill.
-func start(cmd *exec.Cmd, brokerPID int, logPath string) (*process, error) {
-	p := &process{cmd: cmd, brokerPID: brokerPID, events: make(chan stamped, maxEvents)}
+func start(cmd *exec.Cmd, pids servers, logPath string) (*process, error) {
+	p := &process{cmd: cmd, servers: pids, events: make(chan stamped, maxEvents)}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
@@ -62,10 +78,7 @@ func start(cmd *exec.Cmd, brokerPID int, logPath string) (*process, error) {
 	}
 	p.stdin, cmd.Stderr = stdin, p.stderr
 	p.started.at = time.Now()
-	if brokerPID != 0 {
-		p.started.brokerCPU, err = cpuTime(brokerPID)
-	}
-	if err == nil {
+	if err = p.servers.read(&p.started); err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
@@ -110,9 +123,7 @@ func (p *process) sample() (sample, error) {
 	if s.childCPU, err = cpuTime(p.cmd.Process.Pid); err != nil {
 		return s, err
 	}
-	if p.brokerPID != 0 {
-		s.brokerCPU, err = cpuTime(p.brokerPID)
-	}
+	err = p.servers.read(&s)
 	return s, err
 }
 

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/weirstreams/weir/bench/figure"
 )
 
 // run is what one process did in one phase of one round.
@@ -27,7 +27,7 @@ func (r run) attrs() []any {
 	attrs := []any{"side", r.Side, "round", r.Round, "load", r.Load}
 	for _, m := range metrics {
 		if v, ok := r.Metrics[m.key]; ok {
-			attrs = append(attrs, m.key, number(v))
+			attrs = append(attrs, m.key, figure.Number(v))
 		}
 	}
 	return attrs
@@ -45,6 +45,7 @@ var (
 	recordsPerCPUSecond = metric{phaseCount, "records_per_cpu_second", "records per CPU second"}
 	recordsPerSecond    = metric{phaseCount, "records_per_second", "records per second"}
 	brokerCPUPerRecord  = metric{phaseCount, "broker_cpu_us_per_record", "broker CPU, us per record"}
+	storeCPUPerRecord   = metric{phaseCount, "redis_cpu_us_per_record", "CPU of Redis, us per record"}
 )
 
 // Over the whole life of the process:
@@ -67,35 +68,17 @@ var (
 
 // metrics is the order of the table.
 var metrics = []metric{
-	recordsPerCPUSecond, recordsPerTotalCPUSecond, recordsPerSecond, maxRSS, brokerCPUPerRecord, startSeconds, changelogRecords,
+	recordsPerCPUSecond, recordsPerTotalCPUSecond, recordsPerSecond, maxRSS, brokerCPUPerRecord, storeCPUPerRecord, startSeconds, changelogRecords,
 	restoreRecordsPerSecond, restoreSeconds, restoreCPUSeconds, coldStartSeconds, coldStartCPUSeconds,
-}
-
-// spread is a figure over all rounds.
-type spread struct {
-	Min    float64 `json:"min"`
-	Median float64 `json:"median"`
-	Max    float64 `json:"max"`
-}
-
-// newSpread needs at least one value.
-func newSpread(values []float64) spread {
-	v := slices.Sorted(slices.Values(values))
-	mid := len(v) / 2
-	median := v[mid]
-	if len(v)%2 == 0 {
-		median = (v[mid-1] + v[mid]) / 2
-	}
-	return spread{v[0], median, v[len(v)-1]}
 }
 
 // row is a metric over all rounds of a phase, and per round in relation to the
 // first side.
 type row struct {
-	Phase  string            `json:"phase"`
-	Metric string            `json:"metric"`
-	Sides  map[string]spread `json:"sides"`
-	Ratios map[string]spread `json:"ratios,omitempty"` // side -> side / base, round by round
+	Phase  string                   `json:"phase"`
+	Metric string                   `json:"metric"`
+	Sides  map[string]figure.Spread `json:"sides"`
+	Ratios map[string]figure.Spread `json:"ratios,omitempty"` // side -> side / base, round by round
 
 	title string
 }
@@ -129,12 +112,12 @@ func summarise(runs []run, base string) []row {
 			if len(values) == 0 {
 				continue
 			}
-			rw := row{Phase: phase, Metric: m.key, Sides: map[string]spread{}, Ratios: map[string]spread{}, title: m.title}
+			rw := row{Phase: phase, Metric: m.key, Sides: map[string]figure.Spread{}, Ratios: map[string]figure.Spread{}, title: m.title}
 			for s, v := range values {
-				rw.Sides[s] = newSpread(v)
+				rw.Sides[s] = figure.NewSpread(v)
 			}
 			for s, v := range ratios {
-				rw.Ratios[s] = newSpread(v)
+				rw.Ratios[s] = figure.NewSpread(v)
 			}
 			rows = append(rows, rw)
 		}
@@ -144,11 +127,11 @@ func summarise(runs []run, base string) []row {
 
 // results is the content of the file of --json.
 type results struct {
-	Schema   int      `json:"schema"` // 1
-	Machine  machine  `json:"machine"`
-	Settings settings `json:"settings"`
-	Runs     []run    `json:"runs"`
-	Summary  []row    `json:"summary"`
+	Schema   int            `json:"schema"` // 1
+	Machine  figure.Machine `json:"machine"`
+	Settings settings       `json:"settings"`
+	Runs     []run          `json:"runs"`
+	Summary  []row          `json:"summary"`
 }
 
 func (r results) writeJSON(w io.Writer) error {
@@ -160,7 +143,7 @@ func (r results) writeJSON(w io.Writer) error {
 // writeTable prints the results for people. Base comes first of sides.
 func (r results) writeTable(w io.Writer, sides []side) error {
 	s := r.Settings
-	r.Machine.write(w)
+	r.Machine.Write(w)
 	fmt.Fprintf(w, "keyed count, exactly-once, changelog, one output per input: %d records, %d keys, %d-byte values, %d partitions, %d workers, commit every %d ms, %d rounds, seed %d\n",
 		s.Records, s.Keys, s.ValueBytes, s.Partitions, s.Workers, s.CommitMS, s.Rounds, s.Seed)
 	fmt.Fprintf(w, "options of the JVM: %s\n", cmp.Or(strings.Join(s.JavaOptions, " "), "none"))
@@ -183,33 +166,20 @@ func (r results) writeTable(w io.Writer, sides []side) error {
 		}
 		fmt.Fprint(tw, rw.title)
 		for _, sd := range sides {
-			fmt.Fprintf(tw, "\t%s", cell(rw.Sides, sd.key, number))
+			fmt.Fprintf(tw, "\t%s", cell(rw.Sides, sd.key, figure.Number))
 		}
 		for _, sd := range others {
-			fmt.Fprintf(tw, "\t%s", cell(rw.Ratios, sd.key, ratio))
+			fmt.Fprintf(tw, "\t%s", cell(rw.Ratios, sd.key, figure.Ratio))
 		}
 		fmt.Fprintln(tw)
 	}
 	return tw.Flush()
 }
 
-func cell(spreads map[string]spread, key string, format func(float64) string) string {
+func cell(spreads map[string]figure.Spread, key string, format func(float64) string) string {
 	s, ok := spreads[key]
 	if !ok {
 		return "-"
 	}
-	return fmt.Sprintf("%s (%s .. %s)", format(s.Median), format(s.Min), format(s.Max))
+	return s.Cell(format)
 }
-
-// number prints three digits or more, and no more decimals than that needs.
-func number(v float64) string {
-	switch {
-	case v >= 100:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
-}
-
-func ratio(v float64) string { return "x" + number(v) }

@@ -5,23 +5,9 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-)
 
-func TestNewSpread(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		values []float64
-		want   spread
-	}{
-		{[]float64{7}, spread{7, 7, 7}},
-		{[]float64{3, 1}, spread{1, 2, 3}},
-		{[]float64{9, 1, 2}, spread{1, 2, 9}},
-	} {
-		if got := newSpread(tt.values); got != tt.want {
-			t.Errorf("newSpread(%v) = %v, want %v", tt.values, got, tt.want)
-		}
-	}
-}
+	"github.com/weirstreams/weir/bench/figure"
+)
 
 func testRuns() []run {
 	m := func(side, phase string, round int, v float64) run {
@@ -45,16 +31,16 @@ func TestSummariseRatiosAreTakenWithinARound(t *testing.T) {
 		t.Fatalf("%d rows, want one per phase: %+v", len(rows), rows)
 	}
 	count := rows[0]
-	if got, want := count.Sides["java"], (spread{100, 150, 200}); got != want || count.Phase != phaseCount {
+	if got, want := count.Sides["java"], (figure.Spread{Min: 100, Median: 150, Max: 200}); got != want || count.Phase != phaseCount {
 		t.Errorf("java in phase %s: %v, want %v", count.Phase, got, want)
 	}
-	if got, want := count.Ratios["weir"], (spread{0.1, 0.3, 0.5}); got != want {
+	if got, want := count.Ratios["weir"], (figure.Spread{Min: 0.1, Median: 0.3, Max: 0.5}); got != want {
 		t.Errorf("ratios %v, want %v", got, want)
 	}
 	if _, ok := count.Ratios["java"]; ok {
 		t.Error("the base has a ratio to itself")
 	}
-	if got, want := rows[1].Ratios["weir"], (spread{0.1, 0.1, 0.1}); got != want || rows[1].Phase != phaseRestore {
+	if got, want := rows[1].Ratios["weir"], (figure.Spread{Min: 0.1, Median: 0.1, Max: 0.1}); got != want || rows[1].Phase != phaseRestore {
 		t.Errorf("phase %s: ratios %v, want %v", rows[1].Phase, got, want)
 	}
 }
@@ -96,14 +82,5 @@ func TestWriteJSON(t *testing.T) {
 	}
 	if len(back.Runs) != 6 || back.Runs[1].Side != "weir" || back.Runs[1].Metrics["max_rss_mib"] != 50 || back.Summary[0].Ratios["weir"]["median"] != 0.3 {
 		t.Errorf("read back as %+v", back)
-	}
-}
-
-func TestNumber(t *testing.T) {
-	t.Parallel()
-	for v, want := range map[float64]string{43211.7: "43212", 99.96: "100.0", 12.34: "12.3", 5.129: "5.13", 0: "0.00"} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v) = %q, want %q", v, got, want)
-		}
 	}
 }

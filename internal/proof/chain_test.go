@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/serde"
+	"github.com/weirstreams/weir/state"
 )
 
 // The hash-chain topology. Each record is hashed with all that came before it
@@ -83,6 +84,16 @@ type chainNames struct {
 
 func newChainNames(app string) chainNames {
 	return chainNames{app, app + "-in", app + "-out", app + "-tick", app + "-dead"}
+}
+
+// views are those of all tasks.
+func (n chainNames) views() (ids []state.ID) {
+	for subtopology, partitions := range []int{chainInPartitions, chainMiddlePartitions} {
+		for p := range partitions {
+			ids = append(ids, state.ID{Application: n.App, Task: fmt.Sprintf("%d_%d", subtopology, p)})
+		}
+	}
+	return ids
 }
 
 func (n chainNames) middle() string            { return n.App + "-middle-repartition" }

@@ -159,13 +159,23 @@ func (c *childConfig) run(ctx context.Context) error {
 	return err
 }
 
-// openRedis opens the store in the Redis with a URL.
+// openRedis opens the store in the Redis with a URL, once that is there.
 func openRedis(ctx context.Context, url string) (state.Backend, error) {
 	opts, err := redisstore.ParseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	return redisstore.Open(ctx, opts)
+	for {
+		store, err := redisstore.Open(ctx, opts)
+		if !errors.Is(err, state.ErrUnavailable) {
+			return store, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(err, context.Cause(ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // config is that of the hash-chain application, in a child or not.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -20,6 +21,7 @@ type cluster struct {
 	brokers  []string         // addresses that other processes reach
 	options  []kgo.Opt        // of clients of this process
 	embedded *embedded.Broker // nil for a real one
+	redis    string           // URL of a Redis beside it; see redisBeside
 
 	adm *kadm.Client
 	cl  *kgo.Client
@@ -57,6 +59,17 @@ func embeddedCluster(t testing.TB, brokers int, listen bool) *cluster {
 		}
 	})
 	return newCluster(t, cluster{brokers: b.Brokers(), options: b.ClientOptions(), embedded: b})
+}
+
+// redisBeside is the URL of the Redis beside the cluster. That of an embedded one
+// is a stand-in, which is started when it is asked for: its listener would keep
+// the time of a bubble from going on.
+func (c *cluster) redisBeside(t testing.TB) string {
+	t.Helper()
+	if c.redis == "" {
+		c.redis = "redis://" + miniredis.RunT(t).Addr() + "/0"
+	}
+	return c.redis
 }
 
 // testContext ends with the test, or when it takes longer than limit.

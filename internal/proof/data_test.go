@@ -3,6 +3,9 @@ package proof
 import (
 	"bufio"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +23,9 @@ import (
 
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/serde"
+	"github.com/weirstreams/weir/state"
+	"github.com/weirstreams/weir/state/memstore"
+	"github.com/weirstreams/weir/state/pebblestore"
 )
 
 // The folder with the edits of Wikipedia, a line of JSON each, is the one in
@@ -149,8 +155,15 @@ func (s *situation) editTables() *editTables {
 	return &e
 }
 
-// writeEdits writes events by user, some at a time.
-func (s *situation) writeEdits(lines []string) error {
+// firstEdit is the time of the first event, for all tests of a run: the time of
+// a record is part of what a store keeps. It is no older than topics keep, and
+// no later than now.
+var firstEdit = time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+
+// writeEdits writes events by user, some at a time: those from number first on, a
+// millisecond after another.
+func (s *situation) writeEdits(lines []string, first int) error {
+	at := firstEdit.Add(time.Duration(first) * time.Millisecond)
 	for some := range slices.Chunk(lines, 200) {
 		list := make([]*kgo.Record, len(some))
 		for i, line := range some {
@@ -158,7 +171,8 @@ func (s *situation) writeEdits(lines []string) error {
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				return fmt.Errorf("event %q: %w", line, err)
 			}
-			list[i] = &kgo.Record{Topic: s.topicOf("edits"), Key: []byte(e.User), Value: []byte(line)}
+			list[i] = &kgo.Record{Topic: s.topicOf("edits"), Key: []byte(e.User), Value: []byte(line), Timestamp: at}
+			at = at.Add(time.Millisecond)
 		}
 		if err := s.cl.ProduceSync(s.ctx, list...).FirstErr(); err != nil {
 			return fmt.Errorf("write events: %w", err)
@@ -167,21 +181,82 @@ func (s *situation) writeEdits(lines []string) error {
 	return nil
 }
 
+// editPartitions is the number of partitions of the topics, and so of the tasks of
+// each of the three subtopologies.
+const editPartitions = 4
+
+// editStore is a kind of store. An instance that starts again in its folder finds
+// its state there, but for the one in memory.
+type editStore struct {
+	name string
+	// config lets an instance with the folder dir use the store.
+	config func(t *testing.T, s *situation, dir string) func(*weir.Config)
+	// reopen opens the store of an instance that has stopped.
+	reopen func(t *testing.T, s *situation, dir string, used state.Backend) (state.Backend, error)
+}
+
+var editStores = []editStore{
+	{
+		name: "memory",
+		config: func(*testing.T, *situation, string) func(*weir.Config) {
+			return func(c *weir.Config) { c.Store = memstore.New() }
+		},
+		reopen: func(_ *testing.T, _ *situation, _ string, used state.Backend) (state.Backend, error) {
+			return used, nil
+		},
+	},
+	{
+		name:   "disk",
+		config: func(_ *testing.T, _ *situation, dir string) func(*weir.Config) { return onDisk(dir) },
+		reopen: func(_ *testing.T, s *situation, dir string, _ state.Backend) (state.Backend, error) {
+			return pebblestore.Open(filepath.Join(dir, s.name, "state"), pebblestore.Options{})
+		},
+	},
+	{
+		name: "redis",
+		config: func(t *testing.T, s *situation, _ string) func(*weir.Config) {
+			store, err := openRedis(s.ctx, s.redisURL())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func(c *weir.Config) { c.Store = store }
+		},
+		reopen: func(_ *testing.T, _ *situation, _ string, used state.Backend) (state.Backend, error) {
+			return used, nil
+		},
+	},
+}
+
+// redisURL is that of the Redis beside the broker, with a namespace of this test.
+func (s *situation) redisURL() string { return s.redisBeside(s.t) + "?check=off&namespace=" + s.name }
+
 // TestWikipediaEdits: a real data set is counted by page and by wiki on each
 // kind of store and broker, while a second instance comes, goes and comes back.
-// The tables, and every count on the way, are those of a loop over the file.
+// The tables, and every count on the way, are those of a loop over the file, and
+// all stores have the same bytes at the end.
 func TestWikipediaEdits(t *testing.T) {
 	onEachCluster(t, func(t *testing.T, s *situation) {
-		for _, store := range []string{"memory", "disk"} {
-			t.Run(store, func(t *testing.T) {
-				t.Parallel()
-				testEdits(t, newSituation(t, s.cluster), store == "disk")
-			})
+		left := make([]string, len(editStores)) // digests
+		t.Run("on", func(t *testing.T) {
+			for i, store := range editStores {
+				t.Run(store.name, func(t *testing.T) {
+					t.Parallel()
+					left[i] = testEdits(t, newSituation(t, s.cluster), store)
+				})
+			}
+		})
+		t.Logf("contents of the stores: %s", left[0])
+		for i, store := range editStores {
+			if left[i] != left[0] {
+				t.Errorf("contents of the store, %s: %s; %s: %s", editStores[0].name, left[0], store.name, left[i])
+			}
 		}
 	})
 }
 
-func testEdits(t *testing.T, s *situation, disk bool) {
+// testEdits runs the application on a kind of store, and returns a digest of what
+// that has at the end.
+func testEdits(t *testing.T, s *situation, store editStore) string {
 	in, err := readEvents()
 	if err != nil {
 		t.Fatal(err)
@@ -200,29 +275,37 @@ func testEdits(t *testing.T, s *situation, disk bool) {
 	n := len(in.lines)
 	t.Logf("events: %s, %d of them, %d pages, %d wikis", in.from, n, len(pages), len(wikis))
 
-	s.topics(4, "edits", "page-edits", "wiki-edits")
+	s.topics(editPartitions, "edits", "page-edits", "wiki-edits")
 	top := s.editTables()
+	home, dir := t.TempDir(), t.TempDir()
+	var used []state.Backend // closed at the end
+	t.Cleanup(func() {
+		for _, b := range used {
+			if err := b.Close(); err != nil {
+				t.Errorf("close the store: %v", err)
+			}
+		}
+	})
 	start := func(dir string) *instanceOf {
-		return s.start(top.topology, func(c *weir.Config) {
+		return s.start(top.topology, store.config(t, s, dir), func(c *weir.Config) {
 			c.Workers, c.CommitInterval = 2, 100*time.Millisecond
-			if disk {
-				onDisk(dir)(c)
+			if c.Store != nil {
+				used = append(used, c.Store)
 			}
 		})
 	}
 	began := time.Now()
-	first := start(t.TempDir()).running()
+	first := start(home).running()
 	// meanwhile lets something happen while a quarter of the events is written.
 	meanwhile := func(quarter int, act func()) {
 		written := make(chan error, 1)
-		go func() { written <- s.writeEdits(in.lines[quarter*n/4 : (quarter+1)*n/4]) }()
+		go func() { written <- s.writeEdits(in.lines[quarter*n/4:(quarter+1)*n/4], quarter*n/4) }()
 		act()
 		if err := <-written; err != nil {
 			t.Fatal(err)
 		}
 	}
 	var second *instanceOf
-	dir := t.TempDir()
 	come := func() {
 		second = start(dir).running()
 		second.says("task running") // it took some from the first
@@ -236,7 +319,53 @@ func testEdits(t *testing.T, s *situation, disk bool) {
 	second.stop()
 	sameAsLoop(s, first, top.pages, pages)
 	sameAsLoop(s, first, top.wikis, wikis)
+	first.stop()
 	t.Logf("counted in %v", time.Since(began).Round(100*time.Millisecond))
+
+	var last state.Backend
+	if len(used) > 0 {
+		last = used[0]
+	}
+	last, err = store.reopen(t, s, home, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used = append(used, last)
+	digest, entries := contents(s, last)
+	if want := len(pages) + len(wikis); entries != want {
+		t.Errorf("the store has %d entries, want %d", entries, want)
+	}
+	return digest
+}
+
+// contents returns a digest and the number of all entries of a store, in the
+// order of tasks and keys. A shared one is left empty.
+func contents(s *situation, b state.Backend) (digest string, entries int) {
+	s.t.Helper()
+	h := sha256.New()
+	add := func(part []byte) {
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part))))
+		h.Write(part)
+	}
+	for subtopology := range 3 {
+		for p := range editPartitions {
+			id := state.ID{Application: s.name, Task: fmt.Sprintf("%d_%d", subtopology, p)}
+			add([]byte(id.Task))
+			it := b.Committed(id).Iterate(s.ctx, state.Range{})
+			for it.Next() {
+				add(it.Key())
+				add(it.Value())
+				entries++
+			}
+			if err := errors.Join(it.Err(), it.Close()); err != nil {
+				s.t.Fatalf("read the store of task %s: %v", id.Task, err)
+			}
+			if err := b.Drop(s.ctx, id); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), entries
 }
 
 // countedOnce waits for n tallies in a topic and checks that those of each key

@@ -9,26 +9,39 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirstreams/weir/internal/redistest"
 )
 
 func init() {
 	clusters = append(clusters, brokerKind{"kafka", realCluster})
 }
 
-// realCluster is the Kafka at WEIR_KAFKA.
+// realCluster is the Kafka at WEIR_KAFKA and the Redis at WEIR_REDIS.
 func realCluster(t testing.TB) *cluster {
 	t.Helper()
-	addresses := os.Getenv("WEIR_KAFKA")
-	if addresses == "" {
-		t.Fatal("WEIR_KAFKA is not set: give the host:port of a Kafka to test with, or run make test-integration")
+	service := func(variable, name string) string {
+		addresses := os.Getenv(variable)
+		if addresses == "" {
+			t.Fatalf("%s is not set: give the host:port of a %s to test with, or run make test-integration", variable, name)
+		}
+		return addresses
 	}
-	brokers := strings.Split(addresses, ",")
-	return newCluster(t, cluster{brokers: brokers, options: []kgo.Opt{kgo.SeedBrokers(brokers...)}})
+	brokers := strings.Split(service("WEIR_KAFKA", "Kafka"), ",")
+	return newCluster(t, cluster{brokers: brokers, options: []kgo.Opt{kgo.SeedBrokers(brokers...)},
+		redis: "redis://" + service("WEIR_REDIS", "Redis") + "/0"})
 }
 
 func TestKillKafka(t *testing.T) {
 	t.Parallel()
 	testKills(t, realCluster(t), *killCount, 2*time.Hour, "")
+}
+
+// TestKillFenceKafka kills fenced consumers, with a real Redis.
+func TestKillFenceKafka(t *testing.T) {
+	t.Parallel()
+	c := realCluster(t)
+	testFence(t, c, c.redis+"?check=off", redistest.Namespace(t, os.Getenv("WEIR_REDIS")), *killCount, 2*time.Hour)
 }
 
 func TestKillAtLeastOnceKafka(t *testing.T) {
@@ -39,9 +52,6 @@ func TestKillAtLeastOnceKafka(t *testing.T) {
 // TestKillRedisKafka has a real Redis besides.
 func TestKillRedisKafka(t *testing.T) {
 	t.Parallel()
-	address := os.Getenv("WEIR_REDIS")
-	if address == "" {
-		t.Fatal("WEIR_REDIS is not set: give the host:port of a Redis to test with, or run make test-integration")
-	}
-	testKills(t, realCluster(t), *killCount, 2*time.Hour, "redis://"+address+"/0?check=off")
+	c := realCluster(t)
+	testKills(t, c, *killCount, 2*time.Hour, c.redis+"?check=off")
 }

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirstreams/weir"
@@ -155,10 +154,12 @@ type killer struct {
 	atLeast   bool
 	redis     string // URL of the Redis that keeps the state; empty for the disk
 	rng       *rand.Rand
+	meanwhile func(ctx context.Context, planned <-chan struct{}) // runs beside the acts, of which there are more until it ends
 	instances [2]*instance
 	procs     []*process // all that ever ran
 	kills     int
 	pauses    int
+	unclean   int // stops that were not clean; see maxUnclean
 
 	inputs []input // owned by feed while it runs
 }
@@ -300,8 +301,20 @@ func (k *killer) stop(ctx context.Context, i *instance) error {
 	}
 	p := i.proc
 	i.proc = nil
-	return p.terminate(ctx)
+	err := p.terminate(ctx)
+	if err != nil && k.c.embedded != nil && k.unclean < maxUnclean && strings.Contains(err.Error(), "the stop was not clean: broker or store did not answer") {
+		k.unclean++
+		k.t.Logf("tolerated on the embedded broker: %v", err)
+		return nil
+	}
+	return err
 }
+
+// maxUnclean is how many stops of a run on the embedded broker may say that they
+// were not clean: a join of a group whose other member has just died is now and
+// then not answered there. The stop ends in its time and says so, as it has to; on
+// a real broker none may.
+const maxUnclean = 2
 
 // actLimit is how long one act may take.
 const actLimit = 2 * time.Minute
@@ -381,10 +394,16 @@ func (k *killer) forget(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for subtopology, partitions := range []int{chainInPartitions, chainMiddlePartitions} {
-		for p := range partitions {
-			err = errors.Join(err, store.Drop(ctx, state.ID{Application: k.names.App, Task: fmt.Sprintf("%d_%d", subtopology, p)}))
+	for _, id := range k.names.views() {
+		e := store.Drop(ctx, id)
+		for errors.Is(e, state.ErrUnavailable) && ctx.Err() == nil { // it has its own troubles now
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			e = store.Drop(ctx, id)
 		}
+		err = errors.Join(err, e)
 	}
 	return errors.Join(err, store.Close())
 }
@@ -501,15 +520,7 @@ func (k *killer) run(ctx context.Context, acts []act) *verdict {
 	stop, fed := make(chan struct{}), make(chan error, 1)
 	rng := rand.New(rand.NewPCG(k.rng.Uint64(), 1))
 	go func() { fed <- k.feed(ctx, rng, stop) }()
-	var failed error
-	for i, a := range acts {
-		began := time.Now()
-		if err := k.do(ctx, a); err != nil {
-			failed = fmt.Errorf("act %d (%s): %w", i, a, err)
-			break
-		}
-		k.t.Logf("%3d %s (%.1f s)", i, a, time.Since(began).Seconds())
-	}
+	failed := k.perform(ctx, acts)
 	for _, i := range k.instances {
 		if failed == nil {
 			failed = k.stop(ctx, i)
@@ -527,6 +538,58 @@ func (k *killer) run(ctx context.Context, acts []act) *verdict {
 		k.t.Fatal(err)
 	}
 	return v
+}
+
+// perform carries out a plan, and what goes on beside it.
+func (k *killer) perform(ctx context.Context, acts []act) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	enough, planned, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := k.actAll(ctx, acts, planned, enough)
+		if err != nil {
+			cancel(err) // nobody needs to wait for more
+		}
+		done <- err
+	})
+	defer func() { // also when what goes on beside it has failed the test
+		cancel(errors.New("the test has failed"))
+		wg.Wait()
+	}()
+	if k.meanwhile != nil {
+		k.meanwhile(ctx, planned)
+	}
+	close(enough)
+	return <-done
+}
+
+// actAll carries out a plan, closes planned, and kills at any moment from then on
+// until enough is closed.
+func (k *killer) actAll(ctx context.Context, acts []act, planned chan<- struct{}, enough <-chan struct{}) error {
+	do := func(i int, a act) error {
+		began := time.Now()
+		if err := k.do(ctx, a); err != nil {
+			return fmt.Errorf("act %d (%s): %w", i, a, err)
+		}
+		k.t.Logf("%3d %s (%.1f s)", i, a, time.Since(began).Seconds())
+		return nil
+	}
+	for i, a := range acts {
+		if err := do(i, a); err != nil {
+			return err
+		}
+	}
+	close(planned)
+	for i := len(acts); ; i++ {
+		select {
+		case <-enough:
+			return nil
+		default:
+		}
+		if err := do(i, act{victim: k.rng.IntN(2), two: i%2 == 0}); err != nil {
+			return err
+		}
+	}
 }
 
 // settleLimit is how long the last application may take for what is left.
@@ -731,8 +794,8 @@ func testKillsAtLeastOnce(t *testing.T, c *cluster) {
 // an instance uses it.
 func TestKillRedisEmbedded(t *testing.T) {
 	t.Parallel()
-	server := miniredis.RunT(t)
-	testKills(t, embeddedCluster(t, 1, true), *killCount, 2*time.Hour, "redis://"+server.Addr()+"/0?check=off")
+	c := embeddedCluster(t, 1, true)
+	testKills(t, c, *killCount, 2*time.Hour, c.redisBeside(t)+"?check=off")
 }
 
 func TestKillEmbedded(t *testing.T) {

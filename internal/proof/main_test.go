@@ -11,5 +11,8 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(childEnv); config != "" {
 		os.Exit(childMain(config))
 	}
+	if config := os.Getenv(fenceEnv); config != "" {
+		os.Exit(fenceMain(config))
+	}
 	goleak.VerifyTestMain(m)
 }

@@ -38,13 +38,19 @@ func startProcess(name string, c childConfig) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	return startChild(name, childEnv+"="+string(config))
+}
+
+// startChild starts the test binary with a variable that makes it another
+// program.
+func startChild(name, env string) (*process, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	p := &process{cmd: exec.Command(exe), name: name, exited: make(chan struct{})}
 	p.mu.changed = make(chan struct{})
-	p.cmd.Env = append(os.Environ(), childEnv+"="+string(config), "GORACE=halt_on_error=1")
+	p.cmd.Env = append(os.Environ(), env, "GORACE=halt_on_error=1")
 	p.cmd.Stderr = &p.log
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

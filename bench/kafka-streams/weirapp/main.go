@@ -19,6 +19,8 @@ import (
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/bench/kafka-streams/child"
 	"github.com/weirstreams/weir/serde"
+	"github.com/weirstreams/weir/state"
+	"github.com/weirstreams/weir/state/redisstore"
 )
 
 func main() {
@@ -37,6 +39,7 @@ func run(args []string, say *child.Reporter) (err error) {
 	cpuProfile := flags.String("cpuprofile", "", "write a CPU profile to `FILE`")
 	memProfile := flags.String("memprofile", "", "write a profile of all allocations to `FILE` at the end")
 	stateMemory := flags.Int64("max-state-memory", 0, "weir.Config.MaxStateMemory in `bytes`; 0 is the default")
+	redis := flags.String("redis", "", "keep the state in the Redis at `URL` and not on disk")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -57,14 +60,25 @@ func run(args []string, say *child.Reporter) (err error) {
 		}()
 	}
 	say.Say(child.Event{Event: child.Started, Runtime: runtime.Version()})
-	err = count(child.UntilEOF(context.Background(), os.Stdin), *cfg, *stateMemory, say)
+	err = count(child.UntilEOF(context.Background(), os.Stdin), *cfg, *stateMemory, *redis, say)
 	if err == nil && *memProfile != "" {
 		err = writeAllocs(*memProfile)
 	}
 	return err
 }
 
-func count(ctx context.Context, cfg child.Config, stateMemory int64, say *child.Reporter) error {
+func count(ctx context.Context, cfg child.Config, stateMemory int64, redis string, say *child.Reporter) (err error) {
+	var store state.Backend // nil is the one on disk
+	if redis != "" {
+		opts, err := redisstore.ParseURL(redis)
+		if err != nil {
+			return err
+		}
+		if store, err = redisstore.Open(ctx, opts); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, store.Close()) }()
+	}
 	in := weir.NewTopic(cfg.In, serde.String, serde.Bytes)
 	out := weir.NewTopic(cfg.Out, serde.String, serde.Int64)
 
@@ -81,6 +95,7 @@ func count(ctx context.Context, cfg child.Config, stateMemory int64, say *child.
 		ApplicationID:  cfg.App,
 		Brokers:        []string{cfg.Brokers},
 		Dir:            cfg.Dir,
+		Store:          store,
 		Workers:        cfg.Workers,
 		CommitInterval: cfg.Commit,
 		MaxStateMemory: stateMemory,

@@ -1,4 +1,4 @@
-package main
+package figure
 
 import (
 	"context"
@@ -9,13 +9,14 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
-// machine is where and on what the figures were taken. A fact that cannot be
-// found out is left empty.
-type machine struct {
+// Machine is where and on what figures were taken. A fact that cannot be found
+// out is left empty.
+type Machine struct {
 	Time      time.Time         `json:"time"`
 	Cores     int               `json:"cores"`
 	CPU       string            `json:"cpu,omitempty"`
@@ -23,12 +24,13 @@ type machine struct {
 	Kernel    string            `json:"kernel,omitempty"`
 	OS        string            `json:"os"`
 	Go        string            `json:"go"`
-	Runtimes  map[string]string `json:"runtimes"` // of the sides
+	Runtimes  map[string]string `json:"runtimes"` // what else was measured
 	Commit    string            `json:"commit,omitempty"`
 }
 
-func inspect(ctx context.Context, runtimes map[string]string) machine {
-	m := machine{
+// Inspect describes this machine.
+func Inspect(ctx context.Context, runtimes map[string]string) Machine {
+	m := Machine{
 		Time: time.Now().UTC().Truncate(time.Second), Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH,
 		Go: runtime.Version(), Runtimes: runtimes, Commit: commit(ctx),
 	}
@@ -41,7 +43,7 @@ func inspect(ctx context.Context, runtimes map[string]string) machine {
 		}
 	}
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
-		if n, err := parseKB(string(b), "MemTotal"); err == nil {
+		if n, err := ParseKB(string(b), "MemTotal"); err == nil {
 			m.MemoryGiB = float64(n>>20) / 1024
 		}
 	}
@@ -64,7 +66,8 @@ func commit(ctx context.Context) string {
 	return name
 }
 
-func (m machine) write(w io.Writer) {
+// Write prints the machine as a line.
+func (m Machine) Write(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d cores (%s), %.0f GiB, %s, kernel %s, %s", m.Time.Format(time.RFC3339), m.Cores, m.CPU, m.MemoryGiB, m.OS, m.Kernel, m.Go)
 	for _, s := range slices.Sorted(maps.Keys(m.Runtimes)) {
 		fmt.Fprintf(w, ", %s: %s", s, m.Runtimes[s])
@@ -73,4 +76,32 @@ func (m machine) write(w io.Writer) {
 		fmt.Fprintf(w, ", commit %s", m.Commit)
 	}
 	fmt.Fprintln(w)
+}
+
+// Load is the machine's load average of the last minute: a run beside other work
+// measures that work too. It is empty where it cannot be found out.
+func Load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	one, _, _ := strings.Cut(string(b), " ")
+	return one
+}
+
+// ParseKB finds a line such as "VmHWM:   4096 kB" and returns its value in bytes.
+func ParseKB(text, name string) (int64, error) {
+	for line := range strings.Lines(text) {
+		v, ok := strings.CutPrefix(line, name+":")
+		if !ok {
+			continue
+		}
+		v, ok = strings.CutSuffix(strings.TrimSpace(v), " kB")
+		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+		if !ok || err != nil {
+			return 0, fmt.Errorf("%s is %q, not a number of kB", name, strings.TrimSpace(line))
+		}
+		return n << 10, nil
+	}
+	return 0, fmt.Errorf("no %s", name)
 }
