@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,9 +61,16 @@ type Options struct {
 	// Listen is a TCP address, such as "127.0.0.1:9092", for clients of other
 	// processes; port 0 takes a free one. Several brokers take consecutive
 	// ports. The host must be one that clients can reach, since it is what they
-	// are told. There is no encryption and no authentication: whoever reaches
-	// the port reads and writes everything. Defaults to "": no port.
+	// are told. There is no authentication, and encryption only with TLS:
+	// whoever reaches the port reads and writes everything. Defaults to "": no
+	// port.
 	Listen string
+
+	// TLS is what the port speaks, with the certificate and, if it sets
+	// ClientAuth, a check of those of the clients. Connections of
+	// ClientOptions never leave the process and stay as they are. Defaults to
+	// nil: plain text.
+	TLS *tls.Config
 
 	// Brokers is how many nodes the cluster has, at most MaxBrokers. More than
 	// one is of use to tests that move leaders. There is no replication.
@@ -85,6 +93,8 @@ func (o *Options) check() error {
 	switch {
 	case o.Brokers < 0 || o.Brokers > MaxBrokers:
 		return fmt.Errorf("Brokers is %d: want 1 to %d", o.Brokers, MaxBrokers)
+	case o.TLS != nil && o.Listen == "":
+		return errors.New("TLS is set without Listen: it is for a port; leave it out, or name the address to listen on")
 	case o.CleanupInterval < 0:
 		return fmt.Errorf("CleanupInterval is %v: want 0 or more", o.CleanupInterval)
 	}
@@ -181,7 +191,7 @@ func (b *Broker) open(opts Options) (err error) {
 			b.addName(name)
 		}
 	}
-	if b.net, err = newNetwork(opts.Brokers, opts.Listen, b.log, b.addName); err != nil {
+	if b.net, err = newNetwork(opts.Brokers, opts.Listen, opts.TLS, b.log, b.addName); err != nil {
 		return err
 	}
 	// Clients are let in when everything is in order.

@@ -153,7 +153,7 @@ func TestUpstreamForgetsToAbort(t *testing.T) {
 	b := &Broker{log: f.log, incarnation: "x", folder: f, compacts: make(chan struct{}, 1)}
 	b.names.set = make(map[string]bool)
 	b.life, b.end = context.WithCancelCause(context.Background())
-	if b.net, err = newNetwork(1, "", b.log, b.addName); err != nil {
+	if b.net, err = newNetwork(1, "", nil, b.log, b.addName); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.startCluster(Options{Brokers: 1}); err != nil {

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,8 +51,8 @@ type network struct {
 }
 
 // newNetwork makes n listeners. With a listen address they hold TCP ports:
-// n random ones for port 0, else n consecutive ones.
-func newNetwork(n int, listen string, log *slog.Logger, topic func(string)) (*network, error) {
+// n random ones for port 0, else n consecutive ones; a config makes them speak TLS.
+func newNetwork(n int, listen string, config *tls.Config, log *slog.Logger, topic func(string)) (*network, error) {
 	nw := &network{log: log, topic: topic}
 	nw.mu.conns = make(map[*conn]struct{})
 	for i := range n {
@@ -67,7 +68,10 @@ func newNetwork(n int, listen string, log *slog.Logger, topic func(string)) (*ne
 				nw.close()
 				return nil, err
 			}
-			l.tcp, l.addr = tcp, address(tcp.Addr().String())
+			l.addr = address(tcp.Addr().String())
+			if l.tcp = tcp; config != nil {
+				l.tcp = tls.NewListener(tcp, config)
+			}
 			nw.wg.Go(l.acceptTCP)
 		}
 		nw.nodes = append(nw.nodes, l)

@@ -2,6 +2,8 @@ package embedded
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"sync"
@@ -301,5 +304,39 @@ func fillRandom(r *rand.Rand, v reflect.Value) {
 			panic(fmt.Sprintf("a field of kind %v", v.Kind()))
 		}
 		v.SetFloat(r.Float64())
+	}
+}
+
+// A port with TLS is for clients that speak it, and the process goes past it.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(nil) // has a certificate for 127.0.0.1
+	defer s.Close()
+	config := s.TLS.Clone()
+	config.NextProtos = nil
+	b := open(t, Options{Brokers: 2, Listen: "127.0.0.1:0", TLS: config, Topics: []Topic{{Name: "in", Partitions: 2}}})
+	trusted := x509.NewCertPool()
+	trusted.AddCert(s.Certificate())
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers()[1]), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DialTLSConfig(&tls.Config{RootCAs: trusted}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for p := range int32(2) {
+		produce(t, cl, record("in", p, "k", "tls"))
+		if got := read(t, b, "in", p); len(got) != 1 || got[0] != "k=tls" {
+			t.Errorf("partition %d has %v", p, got)
+		}
+	}
+	plain, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers()...), kgo.RequestRetries(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	if err := plain.Ping(testContext(t)); err == nil {
+		t.Error("a client without TLS was served")
+	}
+	if _, err := Open(Options{TLS: config}); err == nil || !strings.Contains(err.Error(), "TLS is set without Listen") {
+		t.Errorf("TLS without a port: %v", err)
 	}
 }

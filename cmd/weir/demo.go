@@ -27,6 +27,7 @@ const off = "off"
 
 func newDemo() *cobra.Command {
 	var c demo.Config
+	var kafka kafkaFlags
 	var format string
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -52,7 +53,8 @@ the standard output:
 
   {"movie":"362","count":2,"sum":18,"average":9}
 
---brokers runs the same on a Kafka cluster. The topics ratings, rating-averages
+--brokers runs the same on a Kafka cluster; for TLS and SASL --command-config takes
+the file of client settings that Kafka's own tools take. The topics ratings, rating-averages
 and ratings-dead-letters are created if they are missing, as this is a demo.`,
 		Example: `  weir demo
   weir demo --rate 20000 --store memory
@@ -72,7 +74,7 @@ and ratings-dead-letters are created if they are missing, as this is a demo.`,
 	f.BoolVar(&c.JSON, "json", false, "print the result of --exit as JSON lines")
 	f.Float64Var(&c.Rate, "rate", demo.DefaultRate, "ratings per second; no limit with --input")
 	f.Uint64Var(&c.Seed, "seed", 1, "choose another stream of generated ratings")
-	f.StringSliceVar(&c.Brokers, "brokers", nil, "run on the Kafka cluster at `host:port[,...]`")
+	kafka.add(cmd, "run on the Kafka cluster at `host:port[,...]`")
 	f.Int32Var(&c.Partitions, "partitions", 0, "create the topic ratings with so many partitions (default 4)")
 	f.StringVar(&c.Dir, "dir", "", "keep state and the embedded broker's data in this `folder`")
 	f.StringVar(&c.Store, "store", demo.StoreDisk, "keep state in `store`: "+strings.Join(demo.StoreNames(), ", ")+", or a Redis URL")
@@ -85,13 +87,13 @@ and ratings-dead-letters are created if they are missing, as this is a demo.`,
 	must(cmd.MarkFlagDirname("dir"))
 	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(ratings.FormatNames(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("store", cobra.FixedCompletions(demo.StoreNames(), cobra.ShellCompDirectiveNoFileComp)))
-	for _, name := range []string{"rate", "seed", "brokers", "partitions", "workers", "listen"} {
+	for _, name := range []string{"rate", "seed", "partitions", "workers", "listen"} {
 		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
 	}
 
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		given := func(name string) bool { return cmd.Flags().Changed(name) }
-		if err := complete(&c, format, given); err != nil {
+		if err := complete(&c, &kafka, format, given); err != nil {
 			return &usageError{err, cmd.CommandPath()}
 		}
 		c.Stdin, c.Stdout, c.Stderr, c.Getenv = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), os.Getenv
@@ -109,7 +111,7 @@ func must(err error) {
 
 // complete checks the flags of the demo and fills in the defaults that depend on
 // others. All that is wrong comes at once.
-func complete(c *demo.Config, format string, given func(flag string) bool) error {
+func complete(c *demo.Config, kafka *kafkaFlags, format string, given func(flag string) bool) error {
 	var errs []error
 	bad := func(text string, args ...any) { errs = append(errs, fmt.Errorf(text, args...)) }
 
@@ -149,14 +151,14 @@ func complete(c *demo.Config, format string, given func(flag string) bool) error
 	if given("dir") && c.Dir == "" {
 		bad("--dir is empty: name a folder, or leave it out for a temporary one")
 	}
-	if given("brokers") && len(c.Brokers) == 0 {
+	if given("brokers") && len(kafka.brokers) == 0 {
 		bad("--brokers is empty: name the host:port of a broker, or leave it out for an embedded one")
+	} else if err := kafka.complete(); err != nil {
+		errs = append(errs, err)
+	} else if given("command-config") && len(kafka.brokers) == 0 {
+		bad("--command-config names no bootstrap.servers: add them, or give --brokers")
 	}
-	for _, b := range c.Brokers {
-		if err := checkAddress(b, false); err != nil {
-			bad("--brokers: %w", err)
-		}
-	}
+	c.Brokers, c.KafkaOptions = kafka.brokers, kafka.options
 	switch {
 	case c.Listen == off, c.Exit && !given("listen"):
 		c.Listen = ""

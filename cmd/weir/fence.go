@@ -35,7 +35,7 @@ func partitionerNames() (names []string) {
 // fenceFlags are those of all commands about fences.
 type fenceFlags struct {
 	redis, name, topic, partitioner string
-	brokers                         []string
+	kafka                           kafkaFlags
 	partitions                      int
 	json                            bool
 	begin                           bool // states that are not there, rather than to fail
@@ -59,11 +59,11 @@ func (f *fenceFlags) add(cmd *cobra.Command, brokers string) {
 	fs.StringVar(&f.name, "name", fence.DefaultName, "`name` that the keys begin with; that of a Consumer is its group unless it was set")
 	fs.StringVarP(&f.topic, "topic", "t", "", "`topic` of the records")
 	fs.StringVar(&f.partitioner, "partitioner", fence.Murmur2.Name(), "partitioner of the producers: "+strings.Join(partitionerNames(), ", "))
-	fs.StringSliceVar(&f.brokers, "brokers", nil, brokers)
+	f.kafka.add(cmd, brokers)
 	fs.BoolVar(&f.json, "json", false, "print JSON")
 	fs.SortFlags = false
 	must(cmd.RegisterFlagCompletionFunc("partitioner", cobra.FixedCompletions(partitionerNames(), cobra.ShellCompDirectiveNoFileComp)))
-	for _, name := range []string{"redis", "name", "topic", "brokers"} {
+	for _, name := range []string{"redis", "name", "topic"} {
 		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
 	}
 }
@@ -84,12 +84,9 @@ func (f *fenceFlags) check(needBrokers bool) error {
 	if !slices.Contains(partitionerNames(), f.partitioner) {
 		bad("--partitioner is %q: choose one of %s", f.partitioner, strings.Join(partitionerNames(), ", "))
 	}
-	for _, b := range f.brokers {
-		if err := checkAddress(b, false); err != nil {
-			bad("--brokers: %w", err)
-		}
-	}
-	if needBrokers && len(f.brokers) == 0 {
+	if err := f.kafka.complete(); err != nil {
+		errs = append(errs, err)
+	} else if needBrokers && len(f.kafka.brokers) == 0 {
 		bad("--brokers is empty: name the host:port of a broker of the topic")
 	}
 	return errors.Join(errs...)
@@ -99,9 +96,9 @@ func (f *fenceFlags) check(needBrokers bool) error {
 func (f *fenceFlags) open(ctx context.Context) (*fence.Fence, *fence.KafkaSource, [16]byte, error) {
 	var src *fence.KafkaSource
 	var id [16]byte
-	if len(f.brokers) > 0 {
+	if len(f.kafka.brokers) > 0 {
 		var err error
-		if src, err = fence.NewKafkaSource(f.topic, kgo.SeedBrokers(f.brokers...)); err != nil {
+		if src, err = fence.NewKafkaSource(f.topic, f.kafka.options...); err != nil {
 			return nil, nil, id, err
 		}
 		if f.partitions, id, err = src.Partitions(ctx); err != nil {
@@ -140,7 +137,7 @@ changed.`,
 	must(cmd.RegisterFlagCompletionFunc("partitions", cobra.NoFileCompletions))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := f.check(false)
-		if (len(f.brokers) == 0) == (f.partitions == 0) {
+		if (len(f.kafka.brokers) == 0) == (f.partitions == 0) {
 			err = errors.Join(err, errors.New("give either --brokers or --partitions: the fence has to know how many partitions the topic has"))
 		}
 		key := []byte(args[0])
@@ -410,7 +407,7 @@ func repairPartitions(ctx context.Context, f *fenceFlags, fe *fence.Fence, src *
 			errs = append(errs, fmt.Errorf("partition %d: %d records of its keys are in other partitions, from before the topic got more of them: its states cannot be made again from it alone", p.Partition, p.Elsewhere))
 			continue
 		}
-		if err := rewindPartition(ctx, f.brokers, fe, group, fence.Rewinding{Partition: p.Partition, Offset: p.From, TopicID: id}); err != nil {
+		if err := rewindPartition(ctx, f.kafka.options, fe, group, fence.Rewinding{Partition: p.Partition, Offset: p.From, TopicID: id}); err != nil {
 			return err
 		}
 		fmt.Fprintf(log, "partition %d starts over at offset %d\n", p.Partition, p.From)
@@ -419,8 +416,8 @@ func repairPartitions(ctx context.Context, f *fenceFlags, fe *fence.Fence, src *
 }
 
 // rewindPartition rewinds the fences of a partition and the offset of the group.
-func rewindPartition(ctx context.Context, brokers []string, fe *fence.Fence, group string, r fence.Rewinding) error {
-	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+func rewindPartition(ctx context.Context, opts []kgo.Opt, fe *fence.Fence, group string, r fence.Rewinding) error {
+	cl, err := kgo.NewClient(opts...)
 	if err != nil {
 		return err
 	}
@@ -534,7 +531,7 @@ more: only for states that the same record does not change twice.`,
 		}
 		done := []rewound{}
 		for _, r := range todo {
-			if err = rewindPartition(ctx, f.brokers, fe, group, fence.Rewinding{Partition: r.Partition, Offset: r.Offset, Keep: keep, TopicID: id}); err != nil {
+			if err = rewindPartition(ctx, f.kafka.options, fe, group, fence.Rewinding{Partition: r.Partition, Offset: r.Offset, Keep: keep, TopicID: id}); err != nil {
 				break
 			}
 			done = append(done, r)

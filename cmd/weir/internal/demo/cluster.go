@@ -44,9 +44,9 @@ type cluster struct {
 
 // openCluster starts the embedded broker, with its data in dir unless that is
 // empty, or takes the brokers given.
-func openCluster(brokers []string, dir string, log *slog.Logger) (*cluster, error) {
+func openCluster(brokers []string, opts []kgo.Opt, dir string, log *slog.Logger) (*cluster, error) {
 	if len(brokers) > 0 {
-		return &cluster{keeps: true, options: []kgo.Opt{kgo.SeedBrokers(brokers...)}, name: "Kafka at " + strings.Join(brokers, ",")}, nil
+		return &cluster{keeps: true, options: opts, name: "Kafka at " + strings.Join(brokers, ",")}, nil
 	}
 	c := &cluster{keeps: dir != "", name: "embedded broker in memory"}
 	o := embedded.Options{CleanupInterval: cleanupInterval, Logger: log}

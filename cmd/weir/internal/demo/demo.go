@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirstreams/weir"
 	"github.com/weirstreams/weir/cmd/weir/internal/ratings"
@@ -38,11 +39,13 @@ type Config struct {
 	Exit bool // stop when Input is processed, and print the result
 	JSON bool // print it as JSON
 
-	Brokers    []string // of a real Kafka; empty for the embedded broker
-	Partitions int32    // of ratings; 0 for what it has, or 4
-	Dir        string   // keeps state and the embedded broker's data; empty for a temporary folder
-	Store      string   // one of StoreNames, or the URL of a Redis
-	Workers    int      // 0 for the library's default
+	Brokers []string // of a real Kafka; empty for the embedded broker
+	// KafkaOptions are how to reach the Brokers, which they include.
+	KafkaOptions []kgo.Opt
+	Partitions   int32  // of ratings; 0 for what it has, or 4
+	Dir          string // keeps state and the embedded broker's data; empty for a temporary folder
+	Store        string // one of StoreNames, or the URL of a Redis
+	Workers      int    // 0 for the library's default
 
 	Listen  string // host:port of the HTTP server; empty for none
 	Metrics bool   // also serve /metrics
@@ -125,7 +128,7 @@ func (d *demo) run(ctx context.Context) ([]ratings.Result, error) {
 	if c.Dir != "" {
 		keep = dir
 	}
-	if d.cluster, err = openCluster(c.Brokers, keep, d.log); err != nil {
+	if d.cluster, err = openCluster(c.Brokers, c.KafkaOptions, keep, d.log); err != nil {
 		return nil, err
 	}
 	d.onStop(d.cluster.close)
