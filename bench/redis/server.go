@@ -111,7 +111,11 @@ func dial(addr string) (rueidis.Client, error) {
 
 // open opens the product on the server.
 func (s *server) open(ctx context.Context, addr string, unordered bool) (*redisstore.Backend, error) {
-	return redisstore.Open(ctx, redisstore.Options{Addresses: []string{addr}, Unordered: unordered, Check: redisstore.CheckOff, Timeout: callTimeout})
+	return redisstore.Open(ctx, s.options(addr, unordered))
+}
+
+func (s *server) options(addr string, unordered bool) redisstore.Options {
+	return redisstore.Options{Addresses: []string{addr}, Unordered: unordered, Check: redisstore.CheckOff, Timeout: callTimeout}
 }
 
 // field reads a number of a section of INFO.

@@ -205,7 +205,7 @@ func (s *Server) checkNode(ctx context.Context, node string, client rueidis.Clie
 	begin := time.Now()
 	clock, err := client.Do(ctx, build("TIME")).AsStrSlice()
 	took := time.Since(begin)
-	if err := s.classify(ctx, err); errors.Is(err, s.opts.Errors.Unavailable) || IsContext(err) {
+	if err := s.Classify(ctx, err); errors.Is(err, s.opts.Errors.Unavailable) || IsContext(err) {
 		return nil, err
 	}
 	if err == nil && len(clock) == 2 {
@@ -216,7 +216,7 @@ func (s *Server) checkNode(ctx context.Context, node string, client rueidis.Clie
 		}
 	}
 	text, err := client.Do(ctx, build("INFO")).ToString()
-	if err := s.classify(ctx, err); err != nil {
+	if err := s.Classify(ctx, err); err != nil {
 		if errors.Is(err, s.opts.Errors.Unavailable) || IsContext(err) {
 			return nil, err
 		}
@@ -284,7 +284,7 @@ func (s *Server) checkPersistence(ctx context.Context, in Info, build func(strin
 		return nil
 	}
 	pairs, err := client.Do(ctx, build("CONFIG", "GET", "appendfsync")).AsStrMap()
-	if err := s.classify(ctx, err); err != nil {
+	if err := s.Classify(ctx, err); err != nil {
 		if errors.Is(err, s.opts.Errors.Unavailable) || IsContext(err) {
 			return err
 		}
@@ -304,7 +304,7 @@ func (s *Server) checkCluster(ctx context.Context) ([]Finding, error) {
 	var err error
 	for _, node := range s.Nodes() {
 		text, err = node.Do(ctx, node.B().Arbitrary("CLUSTER").Args("INFO").Build()).ToString()
-		if err = s.classify(ctx, err); err == nil || !errors.Is(err, s.opts.Errors.Unavailable) {
+		if err = s.Classify(ctx, err); err == nil || !errors.Is(err, s.opts.Errors.Unavailable) {
 			break
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +35,9 @@ type Server struct {
 	mu struct {
 		sync.Mutex
 		breakers map[string]*Breaker
+		pinned   map[*Pinned]struct{}
+		noPins   time.Time // until then the server is not asked for one
+		closed   bool
 	}
 }
 
@@ -68,7 +73,7 @@ func Connect(ctx context.Context, opts Options) (*Server, error) {
 			r.client.Close()
 		}
 		s.conns.closeAll()
-		return nil, fmt.Errorf("connect to %s: %w", opts, s.classify(ctx, r.err))
+		return nil, fmt.Errorf("connect to %s: %w", opts, s.Classify(ctx, r.err))
 	}
 	s.client = r.client
 	s.opts.Password, s.opts.TLS = "", nil // no longer needed here
@@ -78,9 +83,17 @@ func Connect(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
+// Close closes all connections. Calls that are under way fail.
 func (s *Server) Close() {
+	s.mu.Lock()
+	s.mu.closed = true
+	pinned := slices.Collect(maps.Keys(s.mu.pinned))
+	s.mu.Unlock()
 	s.client.Close()
 	s.conns.closeAll()
+	for _, p := range pinned {
+		p.close()
+	}
 }
 
 func (s *Server) IsCluster() bool { return s.client.Mode() == rueidis.ClientModeCluster }
@@ -194,7 +207,9 @@ func (s *Server) Breaker(key string) *Breaker {
 			IsSuccessful: func(err error) bool {
 				return !errors.Is(err, s.opts.Errors.Unavailable) || errors.Is(err, s.opts.Errors.Replicas)
 			},
-			IsExcluded: func(err error) bool { return IsContext(err) && !errors.Is(err, s.opts.Errors.Unavailable) },
+			IsExcluded: func(err error) bool {
+				return IsContext(err) && !errors.Is(err, s.opts.Errors.Unavailable) || errors.Is(err, ErrUnpinned) || errors.Is(err, ErrLost)
+			},
 			OnStateChange: func(name string, from, to gobreaker.State) {
 				if f := s.opts.OnBreaker; f != nil && (to == gobreaker.StateOpen || to == gobreaker.StateClosed) {
 					f(name, to == gobreaker.StateOpen)
@@ -327,7 +342,7 @@ func (s *Server) Run(ctx context.Context, br *Breaker, wait bool, calls ...Call)
 		}
 		replies, err = s.decode(ctx, results[:len(calls)])
 		if err == nil && wait {
-			err = s.confirmed(ctx, results[len(calls)])
+			err = s.Confirmed(ctx, results[len(calls)])
 		}
 		return err
 	})
@@ -358,8 +373,8 @@ func (s *Server) send(ctx context.Context, wait, source bool, calls []Call) ([]r
 		}
 		return s.client.DoMulti(ctx, cmds...), nil
 	}
-	cmds = append(cmds, s.client.B().Arbitrary("WAIT").Args(strconv.Itoa(s.opts.WaitReplicas),
-		strconv.FormatInt(s.opts.WaitTimeout.Milliseconds(), 10)).Build())
+	confirm, _ := s.WaitCommand() // Run asks for it only when it is wanted
+	cmds = append(cmds, confirm)
 	if !s.IsCluster() {
 		return s.client.DoMulti(ctx, cmds...), nil
 	}
@@ -368,16 +383,16 @@ func (s *Server) send(ctx context.Context, wait, source bool, calls []Call) ([]r
 	// another; a dedicated connection is not redirected, but fails.
 	var results []rueidis.RedisResult
 	err := s.client.Dedicated(func(d rueidis.DedicatedClient) error {
-		results = d.DoMulti(ctx, cmds...)
+		results = d.DoMulti(undone{ctx}, cmds...) // others will have the connection, pinned perhaps
 		return nil
 	})
-	return results, s.classify(ctx, err)
+	return results, s.Classify(ctx, err)
 }
 
 func (s *Server) decode(ctx context.Context, results []rueidis.RedisResult) ([]Reply, error) {
 	replies := make([]Reply, len(results))
 	for i := range results {
-		if err := s.failed(ctx, results[i]); err != nil {
+		if err := s.Failed(ctx, results[i]); err != nil {
 			return nil, err
 		}
 		values, err := results[i].ToArray()
@@ -396,19 +411,30 @@ func (s *Server) decode(ctx context.Context, results []rueidis.RedisResult) ([]R
 	return replies, nil
 }
 
-// failed returns the class of the error of a result.
-func (s *Server) failed(ctx context.Context, r rueidis.RedisResult) error {
+// Failed returns the class of the error of a result, nil when it has none.
+func (s *Server) Failed(ctx context.Context, r rueidis.RedisResult) error {
 	err := r.Error()
 	if e, ok := rueidis.IsRedisErr(err); ok && code(e.Error()) == "READONLY" {
 		// The connection leads to a replica. The name of the server may
 		// already stand for another one.
 		s.conns.dropAll()
 	}
-	return s.classify(ctx, err)
+	return s.Classify(ctx, err)
 }
 
-func (s *Server) confirmed(ctx context.Context, r rueidis.RedisResult) error {
-	if err := s.failed(ctx, r); err != nil {
+// WaitCommand is the command that waits for Options.WaitReplicas, if there is
+// to be one. It counts for what its own connection wrote.
+func (s *Server) WaitCommand() (c rueidis.Completed, wanted bool) {
+	if s.opts.WaitReplicas == 0 {
+		return c, false
+	}
+	return s.client.B().Arbitrary("WAIT").Args(strconv.Itoa(s.opts.WaitReplicas),
+		strconv.FormatInt(s.opts.WaitTimeout.Milliseconds(), 10)).Build(), true
+}
+
+// Confirmed judges the reply of a WaitCommand.
+func (s *Server) Confirmed(ctx context.Context, r rueidis.RedisResult) error {
+	if err := s.Failed(ctx, r); err != nil {
 		return err
 	}
 	n, err := r.AsInt64()
@@ -440,7 +466,7 @@ func (s *Server) Do(ctx context.Context, br *Breaker, verb string, keys []string
 				return err
 			}
 		}
-		return s.failed(ctx, r)
+		return s.Failed(ctx, r)
 	})
 	return r, err
 }

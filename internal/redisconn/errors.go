@@ -45,10 +45,12 @@ var unavailable = map[string]string{
 
 // code returns the code of an error reply. A server before 7.0 wraps errors
 // that arise inside a script: "ERR Error running script (call to f_...):
-// @user_script:7: OOM command not allowed ...".
+// @user_script:7: OOM command not allowed ...". An EXEC that is refused itself
+// says why behind its own code.
 func code(msg string) string {
 	const script = "@user_script"
 	msg = strings.TrimPrefix(msg, "ERR ")
+	msg = strings.TrimPrefix(msg, "EXECABORT Transaction discarded because of: ")
 	if i := strings.LastIndex(msg, script); i >= 0 && strings.HasPrefix(msg, "Error running script") {
 		msg = strings.TrimLeft(msg[i+len(script):], ": 0123456789-")
 	}
@@ -56,8 +58,9 @@ func code(msg string) string {
 	return c
 }
 
-// classify turns an error of the client into one of the classes of Errors. It returns nil for nil.
-func (s *Server) classify(ctx context.Context, err error) error {
+// Classify turns an error of the driver into one of the classes of Errors. It
+// returns nil for nil.
+func (s *Server) Classify(ctx context.Context, err error) error {
 	if err == nil || rueidis.IsRedisNil(err) {
 		return nil
 	}

@@ -237,6 +237,10 @@ func (o *Options) client() rueidis.ClientOption {
 		PipelineMultiplex:   -1,
 		BlockingPoolCleanup: idleConnections,
 		BlockingPoolMinSize: 1,
+		// The driver's own sizes take 1.3 MiB for a connection.
+		ReadBufferEachConn:  bufferBytes,
+		WriteBufferEachConn: bufferBytes,
+		RingScaleEachConn:   ringScale,
 		// Only database 0 of a cluster exists, so that another one answers the
 		// question whether the server is one.
 		ForceSingleClient: o.Database != 0 && o.Sentinel == nil,
@@ -255,6 +259,8 @@ func (o *Options) client() rueidis.ClientOption {
 const (
 	keepAlive       = 15 * time.Second
 	idleConnections = time.Minute     // after which a connection that nobody uses is closed
+	bufferBytes     = 64 << 10        // of what is read and of what is written; more takes several system calls
+	ringScale       = 2               // the power of two that bounds what waits for a connection, where nobody shares one
 	topologyRefresh = 5 * time.Second // how often sentinels and cluster nodes are asked
 	maxRedirections = 5
 )

@@ -19,10 +19,13 @@ import (
 
 // What the tests with the stand-in show, shown on a real server that is killed,
 // emptied, and replaced by a replica that has forgotten.
-func TestAppOnRedis(t *testing.T) {
+func TestAppOnRedis(t *testing.T) { eachWay(t, testAppOnRedis) }
+
+func testAppOnRedis(t *testing.T, unordered bool) {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	k := newKafka(t)
 	opts := serverOptions(s)
+	opts.Unordered = unordered
 	a := k.run("ratings", mustOpen(t, opts), nil)
 	rebalances := a.balanced()
 	round := func() {
@@ -126,13 +129,15 @@ func TestAppOnFullRedis(t *testing.T) {
 // Failovers under load, each to a replica that has not seen the latest
 // acknowledged writes. The application finds out, replays what was forgotten
 // from its changelog, and no count is wrong.
-func TestAppThroughFailoversThatForget(t *testing.T) {
-	const failovers = 50
+func TestAppThroughFailoversThatForget(t *testing.T) { eachWay(t, testAppThroughFailoversThatForget) }
+
+func testAppThroughFailoversThatForget(t *testing.T, unordered bool) {
+	const failovers = 30
 	k := newKafka(t)
 	primary := redistest.Start(t, "--repl-diskless-sync", "no")
 	p := redistest.StartProxy(t, primary.Addr())
 	opts := serverOptions(primary)
-	opts.Addresses = []string{p.Addr()}
+	opts.Addresses, opts.Unordered = []string{p.Addr()}, unordered
 	a := k.run("ratings", mustOpen(t, opts), func(c *weir.Config) { c.FlushInterval = time.Millisecond })
 	k.send(300, 100)
 	a.check("ratings", opts)

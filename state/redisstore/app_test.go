@@ -255,14 +255,32 @@ func (a *app) check(name string, opts Options) {
 	want := ""
 	for {
 		got := map[string]int64{}
+		add := func(key, value []byte) {
+			v, err := serde.Int64.Decode(value[8:])
+			if err != nil {
+				k.t.Fatal(err)
+			}
+			got[string(key[len(Key("counts", nil)):])] = v
+		}
 		for p := range appPartitions {
-			it := r.View(state.ID{Application: name, Task: fmt.Sprintf("0_%d", p)}).Iterate(k.ctx, state.PrefixRange(Key("counts", nil)))
-			for it.Next() {
-				v, err := serde.Int64.Decode(it.Value()[8:])
-				if err != nil {
+			view := r.View(state.ID{Application: name, Task: fmt.Sprintf("0_%d", p)})
+			if opts.Unordered { // which has no ranges
+				var keys [][]byte
+				for key := range k.sent {
+					keys = append(keys, Key("counts", []byte(key)))
+				}
+				if _, err := view.Read(k.ctx, keys, func(i int, v []byte) {
+					if v != nil {
+						add(keys[i], v)
+					}
+				}); err != nil {
 					k.t.Fatal(err)
 				}
-				got[string(it.Key()[len(Key("counts", nil)):])] = v
+				continue
+			}
+			it := view.Iterate(k.ctx, state.PrefixRange(Key("counts", nil)))
+			for it.Next() {
+				add(it.Key(), it.Value())
 			}
 			if err := it.Err(); err != nil {
 				k.t.Fatal(err)

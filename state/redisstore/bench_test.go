@@ -21,12 +21,15 @@ const (
 // bytes. It reports the processor time of the server for each record; bench/redis
 // compares that with plain writes.
 func BenchmarkApply(b *testing.B) {
-	for _, unordered := range []bool{true, false} {
-		for _, n := range []int{16, 128, 500, 2000} {
-			b.Run(fmt.Sprintf("unordered=%t/batch=%d", unordered, n), func(b *testing.B) {
+	for _, way := range []struct {
+		name                   string
+		unordered, scriptsOnly bool
+	}{{"transactions", true, false}, {"scripts", true, true}, {"ordered", false, false}} {
+		for _, n := range []int{1, 16, 128, 500, 2000} {
+			b.Run(fmt.Sprintf("%s/batch=%d", way.name, n), func(b *testing.B) {
 				s := redistest.Start(b)
 				opts := serverOptions(s)
-				opts.Unordered = unordered
+				opts.Unordered, opts.ScriptsOnly = way.unordered, way.scriptsOnly
 				backend := mustOpen(b, opts)
 				v, err := backend.Claim(b.Context(), view0, "", "t")
 				if err != nil {
@@ -49,7 +52,7 @@ func BenchmarkApply(b *testing.B) {
 					}
 					token = next
 				}
-				for range 3 * benchKeys / n { // most keys exist, as in a long run
+				for range 3 * benchKeys / max(n, 16) { // most keys exist, as in a long run
 					turn()
 				}
 				used := s.CPU()

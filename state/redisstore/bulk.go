@@ -25,17 +25,31 @@ func (h *handle) Bulk(ctx context.Context, old state.Token) (state.Bulk, error) 
 	if err := h.check(ctx); err != nil {
 		return nil, err
 	}
-	// A read of nothing compares the token and finds out where the data are.
-	if _, err := h.b.read(ctx, h.t, &old, nil, nil); err != nil {
-		return nil, h.b.wrap("begin the restore of", h.t.id, err)
-	}
-	l, err := h.b.settled(ctx, h.t, old)
+	l, err := h.found(ctx, old)
 	if err != nil {
 		return nil, h.b.wrap("begin the restore of", h.t.id, err)
 	}
 	b := &bulk{h: h, ctx: ctx, token: old}
 	b.w.init(h.b, h.t, l, old)
 	return b, nil
+}
+
+// found compares the token and returns the layout of the view, which it has
+// asked the server for, after it moved an overlay that is still there.
+func (h *handle) found(ctx context.Context, token state.Token) (*layout, error) {
+	for range maxLayouts {
+		_, l, err := h.b.locate(ctx, h.t, &token, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		if l.gen != "" && l.over == "" {
+			return l, nil
+		}
+		if err := h.b.settle(ctx, h.t, l, token); err != nil && !isLayout(err) {
+			return nil, err
+		}
+	}
+	return nil, h.t.restless()
 }
 
 func (b *bulk) check(ctx context.Context) error {
@@ -86,11 +100,14 @@ func (b *bulk) checkpoint(ctx context.Context, new state.Token) error {
 	if err := changed(b.w.commit(ctx, new)); err != nil {
 		return err
 	}
-	b.token = new
-	l, err := b.h.b.settled(ctx, b.h.t, new)
-	if err != nil {
-		return err
+	l := b.w.l
+	if b.w.stage != "" { // there may be an overlay
+		var err error
+		if l, err = b.h.found(ctx, new); err != nil {
+			return err
+		}
 	}
+	b.token = new
 	b.w.next(l, new)
 	return nil
 }

@@ -303,3 +303,103 @@ func TestOneCallPerBatch(t *testing.T) {
 		t.Errorf("calls: %s", got)
 	}
 }
+
+// Where the data are is known to a restore from its own question, whatever a
+// reader beside it learns late: its checkpoints are taken, large and small.
+func TestRestoreBesideLateReader(t *testing.T) {
+	t.Parallel()
+	id := state.ID{Application: "app", Task: "0_0"}
+	opts := miniRedis(t)
+	var late func()
+	opts.hooks.After = func(calls []redisconn.Call) error {
+		if late != nil && calls[0].Script == readScript {
+			late()
+		}
+		return nil
+	}
+	b := mustOpen(t, opts)
+	v, err := b.Claim(t.Context(), id, "", "claimed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := b.target(id).layout.Load()
+	if err := v.Clear(t.Context(), "claimed", "cleared"); err != nil {
+		t.Fatal(err)
+	}
+	late = func() {
+		// Not when it has been met: the call would be made again without an end.
+		if l := &b.target(id).layout; l.Load() != former {
+			l.Store(former)
+		}
+	}
+	bulk, err := v.Bulk(t.Context(), "cleared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for i, n := range []int{10, 10, 2*maxChunkKeys + 10, 10} {
+		for k := range n {
+			key := fmt.Sprintf("%d/%d", i, k)
+			want[key] = fmt.Sprint(i)
+			if err := bulk.Put([]byte(key), []byte(want[key])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := bulk.Checkpoint(t.Context(), state.Token(fmt.Sprint("point ", i))); err != nil {
+			t.Fatalf("checkpoint %d: %v", i, err)
+		}
+	}
+	late = nil
+	for key, value := range want {
+		if err := v.Read(t.Context(), "point 3", [][]byte{[]byte(key)}, func(_ int, got []byte) {
+			if string(got) != value {
+				t.Errorf("%s is %q, want %q", key, got, value)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A large checkpoint is stored, and then the server does not say where the data
+// are: it may be repeated.
+func TestRestoreRepeatsLargeCheckpoint(t *testing.T) {
+	t.Parallel()
+	id := state.ID{Application: "app", Task: "0_0"}
+	opts := miniRedis(t)
+	down := false
+	opts.hooks.Before = func(calls []redisconn.Call) error {
+		if down && calls[0].Script == readScript {
+			down = false
+			return state.ErrUnavailable
+		}
+		return nil
+	}
+	b := mustOpen(t, opts)
+	v, err := b.Claim(t.Context(), id, "", "claimed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bulk, err := v.Bulk(t.Context(), "claimed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 2*maxChunkKeys + 10
+	for k := range n {
+		if err := bulk.Put(fmt.Append(nil, k), []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	down = true
+	if err := bulk.Checkpoint(t.Context(), "a"); !errors.Is(err, state.ErrUnavailable) {
+		t.Fatalf("Checkpoint: %v, want state.ErrUnavailable", err)
+	}
+	for _, token := range []state.Token{"a", "b"} {
+		if err := bulk.Checkpoint(t.Context(), token); err != nil {
+			t.Fatalf("Checkpoint(%q): %v", token, err)
+		}
+	}
+	if token, found := contentsOf(t, b, id); token != "b" || len(found) != n {
+		t.Errorf("token %q and %d entries, want %d", token, len(found), n)
+	}
+}

@@ -37,9 +37,13 @@ func ownerOf(t *testing.T, nodes []*redistest.Server, slot int) (at, other *redi
 
 // The slot of a view is moved to another node under load: MOVED, ASK and
 // TRYAGAIN. Some calls may find it unavailable; nothing is lost or torn.
-func TestClusterMovesSlot(t *testing.T) {
+func TestClusterMovesSlot(t *testing.T) { eachWay(t, testClusterMovesSlot) }
+
+func testClusterMovesSlot(t *testing.T, unordered bool) {
 	nodes := redistest.StartCluster(t, 3)
-	o := newOwner(t, clusterOptions(nodes))
+	opts := clusterOptions(nodes)
+	opts.Unordered = unordered
+	o := newOwner(t, opts)
 	o.apply(1000, 100)
 	slot := int(redisconn.CRC16(tag(view0)) % redisconn.Slots)
 	if n, err := nodes[0].Must("CLUSTER", "KEYSLOT", metaKey(DefaultNamespace, view0)).AsInt64(); err != nil || int(n) != slot {
@@ -109,12 +113,16 @@ func TestClusterMovesSlot(t *testing.T) {
 
 // A node dies: its slots are unavailable, and the whole cluster with the
 // default settings. It comes back, with its file.
-func TestClusterNodeDies(t *testing.T) {
+func TestClusterNodeDies(t *testing.T) { eachWay(t, testClusterNodeDies) }
+
+func testClusterNodeDies(t *testing.T, unordered bool) {
 	nodes := redistest.StartCluster(t, 3)
 	for _, n := range nodes {
 		n.Must("CONFIG", "SET", "appendonly", "yes")
 	}
-	o := newOwner(t, clusterOptions(nodes))
+	opts := clusterOptions(nodes)
+	opts.Unordered = unordered
+	o := newOwner(t, opts)
 	o.apply(100, 100)
 	at, _ := ownerOf(t, nodes, int(redisconn.CRC16(tag(view0))%redisconn.Slots))
 	redistest.Eventually(t, "the file", func() bool {
@@ -156,9 +164,12 @@ func TestClusterNodeDies(t *testing.T) {
 
 // WAIT counts the replicas of the node that has the view, on the connection that
 // wrote, also in a cluster, where a client may be sent elsewhere in between.
-func TestClusterWaitReplicas(t *testing.T) {
+func TestClusterWaitReplicas(t *testing.T) { eachWay(t, testClusterWaitReplicas) }
+
+func testClusterWaitReplicas(t *testing.T, unordered bool) {
 	nodes := redistest.StartCluster(t, 3)
 	opts := clusterOptions(nodes)
+	opts.Unordered = unordered
 	opts.WaitReplicas, opts.WaitTimeout = 1, 200*time.Millisecond
 	b := mustOpen(t, opts)
 	_, err := b.Claim(t.Context(), view0, "", "t1")
@@ -171,7 +182,7 @@ func TestClusterWaitReplicas(t *testing.T) {
 		return replica.Do("CLUSTER", "REPLICATE", at.NodeID()).Error() == nil
 	})
 	at.AwaitOnline(1)
-	o := &owner{t: t, b: b, want: map[string]string{}}
+	o := &owner{t: t, b: b, want: map[string]string{}, known: map[string]bool{}}
 	token, err := b.Token(t.Context(), view0)
 	if err != nil || token != "t1" {
 		t.Fatalf("token %q, error %v: the claim was made, and only not confirmed", token, err)
@@ -179,6 +190,7 @@ func TestClusterWaitReplicas(t *testing.T) {
 	o.claim("t1")
 	o.apply(100, 100)
 	o.apply(2000, 200)
+	o.arm()
 	o.check()
 	thaw := replica.Freeze()
 	again, err := o.try(10, 10)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -38,7 +39,8 @@ func TestMain(m *testing.M) {
 
 // miniRedis starts an in-process stand-in. It runs the scripts in another Lua
 // (gopher-lua) and answers CLUSTER SLOTS, so that the driver takes it for a
-// cluster and checks that all keys of a call are in one slot. It lacks INFO,
+// cluster and checks that all keys of a call are in one slot. To WATCH it does not
+// count FLUSHALL and HDEL as changes of a key, as Redis does. It lacks INFO,
 // WAIT, persistence, memory limits and everything else that can go wrong: that
 // is tested on a real server, with the tag integration.
 func miniRedis(t testing.TB) Options {
@@ -67,6 +69,7 @@ type network struct {
 		met   bool
 		down  bool
 	}
+	execs *atomic.Int64 // how many batches have gone as transactions
 }
 
 func (n *network) failAfter(calls int, lost bool) {
@@ -88,9 +91,12 @@ func (n *network) met() bool {
 }
 
 // reads are the calls that change nothing.
-var reads = []string{"read", "page", "count", "segments", "HGET"}
+var reads = []string{"read", "page", "count", "segments", "HGET", "watch"}
 
 func (n *network) before(calls []redisconn.Call) error {
+	if calls[0].Script == execCall {
+		n.execs.Add(1)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.mu.armed {
@@ -122,22 +128,28 @@ func (n *network) after([]redisconn.Call) error {
 
 // harness is what the suite may do to a backend on a server that lives on
 // while its clients die. With lost the call at which the network breaks is
-// carried out, and only its reply is lost.
-func harness(t *testing.T, opts Options, lost bool) statetest.Harness {
-	var n network
+// carried out, and only its reply is lost. What goes as a transaction is counted.
+func harness(t *testing.T, opts Options, lost bool, execs *atomic.Int64) statetest.Harness {
+	n := network{execs: execs}
 	opts.hooks = redisconn.Hooks{Before: n.before, After: n.after}
 	b := mustOpen(t, opts)
+	face := func() state.Backend {
+		if opts.Unordered {
+			return pointBackend{b}
+		}
+		return b
+	}
 	return statetest.Harness{
-		Backend: b,
+		Backend: face(),
 		Reopen: func(t *testing.T) state.Backend {
 			b.Close()
 			b = mustOpen(t, opts)
-			return b
+			return face()
 		},
 		Crash: func(t *testing.T) state.Backend {
 			n.heal()
 			b = mustOpen(t, opts) // the server does not notice that a client died
-			return b
+			return face()
 		},
 		FailAfter: func(t *testing.T, calls int) func() bool {
 			n.failAfter(calls, lost)
@@ -148,8 +160,31 @@ func harness(t *testing.T, opts Options, lost bool) statetest.Harness {
 			raw(t, b, "DEL", b.target(id).layout.Load().base[2])
 			b.Close()
 			b = mustOpen(t, opts)
-			return b
+			return face()
 		},
+	}
+}
+
+// conform runs the suite in each way that batches can go: as scripts with keys
+// in order, as transactions without an order, and without an order as scripts.
+func conform(t *testing.T, options func(t *testing.T) Options, lost func() bool) {
+	for _, c := range []struct {
+		name                   string
+		unordered, scriptsOnly bool
+	}{{"ordered", false, false}, {"transactions", true, false}, {"unordered-scripts", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			var execs atomic.Int64
+			statetest.Run(t, func(t *testing.T) statetest.Harness {
+				opts := options(t)
+				opts.Unordered, opts.ScriptsOnly = c.unordered, c.scriptsOnly
+				return harness(t, opts, lost(), &execs)
+			})
+			n := execs.Load()
+			t.Logf("%d batches have gone as transactions", n)
+			if n > 0 && c.scriptsOnly || n < 100 && c.unordered && !c.scriptsOnly {
+				t.Error("that is not what was to be tested")
+			}
+		})
 	}
 }
 
@@ -170,5 +205,5 @@ func raw(t testing.TB, b *Backend, args ...string) rueidis.RedisResult {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	statetest.Run(t, func(t *testing.T) statetest.Harness { return harness(t, miniRedis(t), false) })
+	conform(t, func(t *testing.T) Options { return miniRedis(t) }, func() bool { return false })
 }

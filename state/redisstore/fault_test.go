@@ -28,13 +28,48 @@ type owner struct {
 	token state.Token
 	n     int
 	want  map[string]string
+	known map[string]bool // keys that it had at some time
 }
 
+// newOwner claims a view. Where keys are kept without order the first batches
+// are written, so that the next goes as a transaction.
 func newOwner(t testing.TB, opts Options) *owner {
 	t.Helper()
-	o := &owner{t: t, b: mustOpen(t, opts), want: map[string]string{}}
+	o := &owner{t: t, b: mustOpen(t, opts), want: map[string]string{}, known: map[string]bool{}}
 	o.claim("")
+	o.arm()
 	return o
+}
+
+// eachWay runs a test with batches that go as scripts, and with batches that go
+// as transactions, because no key is kept in order.
+func eachWay(t *testing.T, test func(t *testing.T, unordered bool)) {
+	t.Run("scripts", func(t *testing.T) { test(t, false) })
+	t.Run("transactions", func(t *testing.T) { test(t, true) })
+}
+
+// armed says whether the next batch goes as a transaction.
+func (o *owner) armed() bool {
+	h := o.v.(*handle)
+	return h.lane.open && h.lane.token == string(o.token)
+}
+
+// arm writes small batches until the next one goes as a transaction, if there
+// are to be any.
+func (o *owner) arm() {
+	o.t.Helper()
+	if !o.b.opts.Unordered || o.b.opts.ScriptsOnly {
+		return
+	}
+	for range 3 {
+		if o.armed() {
+			return
+		}
+		o.apply(3, 10)
+	}
+	if !o.armed() {
+		o.t.Fatal("batches do not go as transactions")
+	}
 }
 
 func (o *owner) next() state.Token {
@@ -67,6 +102,7 @@ func (o *owner) batch(n, size int) (*state.Batch, map[string]string) {
 		k, v := fmt.Sprintf("%d/%d", o.n, i), strings.Repeat(string(rune('a'+o.n%26)), size)
 		b.Put([]byte(k), []byte(v))
 		want[k] = v
+		o.known[k] = true
 	}
 	return &b, want
 }
@@ -110,6 +146,10 @@ func (o *owner) soon(again func() error) {
 // through a reader.
 func (o *owner) check() {
 	o.t.Helper()
+	if o.b.opts.Unordered {
+		o.checkKeys()
+		return
+	}
 	for what, it := range map[string]state.Iterator{
 		"view":      o.v.Iterate(o.t.Context(), o.token, state.Range{}),
 		"committed": o.b.Committed(view0).Iterate(o.t.Context(), state.Range{}),
@@ -142,13 +182,45 @@ func (o *owner) check() {
 	}
 }
 
+// checkKeys is check without an order: it asks for all keys that there ever were,
+// and for their number.
+func (o *owner) checkKeys() {
+	o.t.Helper()
+	var keys [][]byte
+	for k := range o.known {
+		keys = append(keys, []byte(k))
+	}
+	visit := func(i int, v []byte) {
+		if want, ok := o.want[string(keys[i])]; ok != (v != nil) || want != string(v) {
+			o.t.Errorf("%q = %.20q, want %.20q", keys[i], v, want)
+		}
+	}
+	if err := o.v.Read(o.t.Context(), o.token, keys, visit); err != nil {
+		o.t.Fatal(err)
+	}
+	if token, err := o.b.Committed(view0).Read(o.t.Context(), keys, visit); err != nil || token != o.token {
+		o.t.Fatalf("token %q, want %q, error %v", token, o.token, err)
+	}
+	if o.b.target(view0).layout.Load().over != "" {
+		return // what has not been moved into its place is not counted
+	}
+	if n, err := o.v.ApproximateCount(o.t.Context(), state.Range{}); err != nil || n != int64(len(o.want)) {
+		o.t.Fatalf("%d entries, want %d, error %v", n, len(o.want), err)
+	}
+}
+
 // With an append-only file a killed server comes back with everything that it
 // acknowledged; until then calls fail at once.
-func TestKilledWithAppendOnlyFile(t *testing.T) {
+func TestKilledWithAppendOnlyFile(t *testing.T) { eachWay(t, testKilledWithAppendOnlyFile) }
+
+func testKilledWithAppendOnlyFile(t *testing.T, unordered bool) {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	o := newOwner(t, serverOptions(s))
+	opts := serverOptions(s)
+	opts.Unordered = unordered
+	o := newOwner(t, opts)
 	o.apply(100, 100)
 	o.apply(2000, 500) // larger than a chunk
+	o.arm()
 	s.Kill()
 	again, err := o.try(10, 10)
 	mustBe(t, "Apply while the server is down", err, state.ErrUnavailable)
@@ -162,13 +234,20 @@ func TestKilledWithAppendOnlyFile(t *testing.T) {
 	}
 	s.Start()
 	o.soon(again)
+	o.soon(func() error { // on a connection of before
+		return o.v.Read(t.Context(), o.token, nil, nil)
+	})
 	o.check()
 }
 
 // Without one it comes back empty: the owner is refused, and may begin anew.
-func TestKilledWithoutAppendOnlyFile(t *testing.T) {
+func TestKilledWithoutAppendOnlyFile(t *testing.T) { eachWay(t, testKilledWithoutAppendOnlyFile) }
+
+func testKilledWithoutAppendOnlyFile(t *testing.T, unordered bool) {
 	s := redistest.Start(t)
-	o := newOwner(t, serverOptions(s))
+	opts := serverOptions(s)
+	opts.Unordered = unordered
+	o := newOwner(t, opts)
 	o.apply(100, 100)
 	s.Kill()
 	s.Start()
@@ -192,9 +271,13 @@ func mustBeGone(t testing.TB, what string, err error) {
 	}
 }
 
-func TestFlushAll(t *testing.T) {
+func TestFlushAll(t *testing.T) { eachWay(t, testFlushAll) }
+
+func testFlushAll(t *testing.T, unordered bool) {
 	s := redistest.Start(t)
-	o := newOwner(t, serverOptions(s))
+	opts := serverOptions(s)
+	opts.Unordered = unordered
+	o := newOwner(t, opts)
 	o.apply(100, 100)
 	s.Must("FLUSHALL")
 	_, err := o.try(10, 10)
@@ -202,11 +285,13 @@ func TestFlushAll(t *testing.T) {
 	_, err = o.try(2000, 1000)
 	mustBeGone(t, "a large Apply", err)
 	mustBeGone(t, "Read", o.v.Read(t.Context(), o.token, [][]byte{[]byte("a")}, func(int, []byte) { t.Error("visited") }))
-	it := o.v.Iterate(t.Context(), o.token, state.Range{})
-	if it.Next() {
-		t.Error("an iterator yields an entry")
+	if !unordered {
+		it := o.v.Iterate(t.Context(), o.token, state.Range{})
+		if it.Next() {
+			t.Error("an iterator yields an entry")
+		}
+		mustBeGone(t, "Iterate", it.Err())
 	}
-	mustBeGone(t, "Iterate", it.Err())
 	_, err = o.v.Bulk(t.Context(), o.token)
 	mustBeGone(t, "Bulk", err)
 	mustBeGone(t, "Clear", o.v.Clear(t.Context(), o.token, "x"))
@@ -246,14 +331,18 @@ func TestFlushAllBetweenChunks(t *testing.T) {
 
 // A server that is full refuses a batch as a whole, also when it gets full in
 // the middle of a large one, and takes it when there is room again.
-func TestOutOfMemory(t *testing.T) {
+func TestOutOfMemory(t *testing.T) { eachWay(t, testOutOfMemory) }
+
+func testOutOfMemory(t *testing.T, unordered bool) {
 	for _, c := range []struct{ keys, size, limit int }{
 		{100, 1000, 0},        // nothing fits
 		{5000, 1000, 2 << 20}, // some chunks fit
 	} {
 		t.Run(fmt.Sprint(c.keys), func(t *testing.T) {
 			s := redistest.Start(t)
-			o := newOwner(t, serverOptions(s))
+			opts := serverOptions(s)
+			opts.Unordered = unordered
+			o := newOwner(t, opts)
 			o.apply(100, 100)
 			used := s.Info("memory")["used_memory"]
 			limit := 0
@@ -266,8 +355,11 @@ func TestOutOfMemory(t *testing.T) {
 			o.check()
 			// What makes room is still taken.
 			var b state.Batch
-			b.Delete([]byte("2/1"))
-			delete(o.want, "2/1")
+			for k := range o.want {
+				b.Delete([]byte(k))
+				delete(o.want, k)
+				break
+			}
 			next := o.next()
 			if err := o.v.Apply(t.Context(), o.token, next, &b); err != nil {
 				t.Fatalf("a deletion: %v", err)
@@ -277,6 +369,7 @@ func TestOutOfMemory(t *testing.T) {
 			s.Must("CONFIG", "SET", "maxmemory", "0")
 			o.apply(c.keys, c.size)
 			o.check()
+			o.arm()
 		})
 	}
 }
@@ -325,11 +418,15 @@ var refusing = []struct {
 
 // A server that refuses writes for a time: nothing is changed, the error names
 // the reason, and the same call succeeds afterwards.
-func TestRefusedWrites(t *testing.T) {
+func TestRefusedWrites(t *testing.T) { eachWay(t, testRefusedWrites) }
+
+func testRefusedWrites(t *testing.T, unordered bool) {
 	for _, c := range refusing {
 		t.Run(c.code, func(t *testing.T) {
 			s := redistest.Start(t)
-			o := newOwner(t, serverOptions(s))
+			opts := serverOptions(s)
+			opts.Unordered = unordered
+			o := newOwner(t, opts)
 			o.apply(100, 100)
 			c.begin(t, s)
 			again, err := o.try(10, 10)
@@ -348,14 +445,19 @@ func TestRefusedWrites(t *testing.T) {
 				o.soon(again)
 			}
 			o.check()
+			o.arm()
 		})
 	}
 }
 
 // A server that loads its data answers, and serves nothing.
-func TestLoading(t *testing.T) {
+func TestLoading(t *testing.T) { eachWay(t, testLoading) }
+
+func testLoading(t *testing.T, unordered bool) {
 	s := redistest.Start(t, "--appendonly", "yes", "--loading-process-events-interval-bytes", "1024")
-	o := newOwner(t, serverOptions(s))
+	opts := serverOptions(s)
+	opts.Unordered = unordered
+	o := newOwner(t, opts)
 	o.apply(100, 100)
 	for i := range 20 {
 		var args []string
@@ -386,9 +488,13 @@ func TestLoading(t *testing.T) {
 }
 
 // The server forgets scripts: on demand, and with each restart.
-func TestNoScript(t *testing.T) {
+func TestNoScript(t *testing.T) { eachWay(t, testNoScript) }
+
+func testNoScript(t *testing.T, unordered bool) {
 	s := redistest.Start(t)
-	o := newOwner(t, serverOptions(s))
+	opts := serverOptions(s)
+	opts.Unordered = unordered
+	o := newOwner(t, opts)
 	for range 3 {
 		s.Must("SCRIPT", "FLUSH")
 		o.apply(2000, 500)
@@ -407,9 +513,12 @@ func TestNoScript(t *testing.T) {
 
 // A connection that is half open: the server neither answers nor refuses. Calls
 // end after Timeout, then at once; what was written meanwhile is recognised.
-func TestHalfOpenConnection(t *testing.T) {
+func TestHalfOpenConnection(t *testing.T) { eachWay(t, testHalfOpenConnection) }
+
+func testHalfOpenConnection(t *testing.T, unordered bool) {
 	s := redistest.Start(t)
 	opts := serverOptions(s)
+	opts.Unordered = unordered
 	opts.Timeout, opts.DialTimeout = 200*time.Millisecond, 200*time.Millisecond
 	o := newOwner(t, opts)
 	o.apply(100, 100)
@@ -436,17 +545,23 @@ func TestHalfOpenConnection(t *testing.T) {
 
 // The server carries out a call, and the connection breaks before the reply.
 // The call is made once, its caller is told, and its repetition is recognised.
-func TestReplyLost(t *testing.T) {
+func TestReplyLost(t *testing.T) { eachWay(t, testReplyLost) }
+
+func testReplyLost(t *testing.T, unordered bool) {
 	s := redistest.Start(t)
 	p := redistest.StartProxy(t, s.Addr())
 	opts := serverOptions(s)
+	opts.Unordered = unordered
 	_, port, _ := net.SplitHostPort(p.Addr())
 	opts.Addresses = []string{net.JoinHostPort("127.0.0.1", port)}
 	o := newOwner(t, opts)
 	o.apply(100, 100)
-	calls := func() string { return s.Info("commandstats")["cmdstat_evalsha"] }
+	verb := "evalsha"
+	if unordered {
+		verb = "exec"
+	}
 	count := func() (n int) {
-		fmt.Sscanf(calls(), "calls=%d", &n)
+		fmt.Sscanf(s.Info("commandstats")["cmdstat_"+verb], "calls=%d", &n)
 		return n
 	}
 	before := count()
@@ -582,14 +697,16 @@ func TestKeyDamagedByHand(t *testing.T) {
 // A failover promotes a replica that has not seen the latest acknowledged
 // writes: token and data are set back together, and the owner is refused with
 // the token that is left.
-func TestFailoverForgets(t *testing.T) {
+func TestFailoverForgets(t *testing.T) { eachWay(t, testFailoverForgets) }
+
+func testFailoverForgets(t *testing.T, unordered bool) {
 	for _, size := range []int{10, 3000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			s := redistest.Start(t, "--repl-diskless-sync", "no")
 			r := s.StartReplica()
 			p := redistest.StartProxy(t, s.Addr())
 			opts := serverOptions(s)
-			opts.Addresses = []string{p.Addr()}
+			opts.Addresses, opts.Unordered = []string{p.Addr()}, unordered
 			o := newOwner(t, opts)
 			o.apply(100, 100)
 			s.Must("WAIT", "1", "10000")
@@ -635,14 +752,18 @@ func awaitToken(t testing.TB, s *redistest.Server, want state.Token) {
 
 // With WaitReplicas a write that too few replicas confirm is no success. The
 // same call again recognises it and waits anew.
-func TestWaitReplicas(t *testing.T) {
+func TestWaitReplicas(t *testing.T) { eachWay(t, testWaitReplicas) }
+
+func testWaitReplicas(t *testing.T, unordered bool) {
 	s := redistest.Start(t, "--repl-diskless-sync", "no")
 	r := s.StartReplica()
 	opts := serverOptions(s)
+	opts.Unordered = unordered
 	opts.WaitReplicas, opts.WaitTimeout = 1, 300*time.Millisecond
 	o := newOwner(t, opts)
 	o.apply(10, 10)
 	o.apply(2000, 300)
+	o.arm()
 	for _, size := range []int{10, 2000} {
 		thaw := r.Freeze()
 		again, err := o.try(size, 100)

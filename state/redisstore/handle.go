@@ -15,6 +15,7 @@ type handle struct {
 	b      *Backend
 	t      *target
 	w      writer
+	lane   lane
 	closed bool
 }
 
@@ -44,8 +45,11 @@ func (h *handle) apply(ctx context.Context, old, new state.Token, batch *state.B
 		if err == nil {
 			err = h.attempt(ctx, l, old, new, batch)
 		}
-		if fenced := (*state.FencedError)(nil); errors.As(err, &fenced) && fenced.Stored == new {
-			return h.repeated(ctx, old, new)
+		if fenced := (*state.FencedError)(nil); errors.As(err, &fenced) {
+			if fenced.Stored == new {
+				return h.repeated(ctx, old, new)
+			}
+			h.lane.drop()
 		}
 		if !isLayout(err) {
 			return err
@@ -68,7 +72,10 @@ func (h *handle) attempt(ctx context.Context, l *layout, old, new state.Token, b
 			return err
 		}
 	}
-	err := h.w.commit(ctx, new)
+	stored, err := h.lane.apply(ctx, l, old, new)
+	if !stored && err == nil {
+		err = h.w.commit(ctx, new)
+	}
 	h.w.c.reset()
 	return err
 }
@@ -160,5 +167,6 @@ func (h *handle) ApproximateCount(ctx context.Context, r state.Range) (int64, er
 // Close implements state.View.
 func (h *handle) Close() error {
 	h.closed = true
+	h.lane.drop()
 	return nil
 }

@@ -84,6 +84,13 @@ type Options struct {
 	// DefaultWaitTimeout.
 	WaitTimeout time.Duration
 
+	// ScriptsOnly writes all batches by scripts. By default those that touch no
+	// ordered store go as transactions (WATCH, MULTI, EXEC), which take a third
+	// less processor time of the server, and a connection for each view, of 64 at
+	// most. It is for servers that take these commands and do not watch; where
+	// they are refused, scripts are used anyway.
+	ScriptsOnly bool
+
 	// Check says what Open does about a server that is set up in a way that
 	// loses or endangers state. Defaults to CheckRefuse.
 	Check CheckMode
@@ -164,8 +171,8 @@ const maxStoreName = 249
 //	redis+sentinel://host1,host2/master/0    (rediss+sentinel with TLS)
 //
 // User, password and path may be %-encoded. Parameters: db, namespace,
-// buckets, point_lookups (names with commas between them), unordered, timeout,
-// dial_timeout, wait_replicas, wait_timeout, client_name, check (refuse,
+// buckets, point_lookups (names with commas between them), unordered,
+// scripts_only, timeout, dial_timeout, wait_replicas, wait_timeout, client_name, check (refuse,
 // strict, warn, off), skip_verify (TLS without proof of the server's identity),
 // sentinel_user, sentinel_password. An unknown one is an error. No error shows
 // the URL, which may hold a password.
@@ -179,6 +186,8 @@ func ParseURL(s string) (Options, error) {
 			o.PointLookups = strings.Split(v, ",")
 		case "unordered":
 			o.Unordered, err = strconv.ParseBool(v)
+		case "scripts_only":
+			o.ScriptsOnly, err = strconv.ParseBool(v)
 		default:
 			return false, nil
 		}

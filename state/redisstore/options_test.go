@@ -35,6 +35,7 @@ func TestParseURL(t *testing.T) {
 		"redis://h?point_lookups=a,b&timeout=3s&dial_timeout=1s&wait_replicas=1&wait_timeout=100ms&client_name=c&check=strict": {Addresses: []string{"h"},
 			PointLookups: []string{"a", "b"}, Timeout: 3 * time.Second, DialTimeout: time.Second, WaitReplicas: 1, WaitTimeout: 100 * time.Millisecond, ClientName: "c", Check: CheckStrict},
 		"redis://h?unordered=true&check=off":                               {Addresses: []string{"h"}, Unordered: true, Check: CheckOff},
+		"redis://h?scripts_only=true":                                      {Addresses: []string{"h"}, ScriptsOnly: true},
 		"rediss://h?skip_verify=1":                                         {Addresses: []string{"h"}, TLS: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}},
 		"redis+sentinel://a/main?sentinel_user=su&sentinel_password=s%20p": {Addresses: []string{"a"}, Sentinel: &Sentinel{Master: "main", Username: "su", Password: "s p"}},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/weirstreams/weir/internal/redisconn"
@@ -29,7 +30,8 @@ func (b *Backend) OutboxLimits() state.OutboxLimits {
 	return state.OutboxLimits{Keys: maxChunkKeys, Bytes: maxChunkBytes, SegmentBytes: maxSegmentBytes, Slots: outboxSlots}
 }
 
-// ApplyOut implements state.OutboxView, as one script.
+// ApplyOut implements state.OutboxView, as one script: a transaction could not
+// stop at an error in the middle, and nothing rebuilds this state.
 func (h *handle) ApplyOut(ctx context.Context, old, new state.Token, batch *state.Batch, slot int, segment []byte) error {
 	if err := checkTokens("apply to", h.t.id, old, new); err != nil {
 		return err
@@ -51,11 +53,7 @@ func (h *handle) applyOut(ctx context.Context, old, new state.Token, batch *stat
 			for _, w := range batch.Writes() {
 				h.w.c.add(l, w.Key, w.Value)
 			}
-			c := h.w.c.apply(h.t, l, old, new)
-			// One more group: the slot of a hash that is not in the order index.
-			c.Keys = append(c.Keys, outboxKey(h.t.meta, l.gen))
-			c.Args = append(c.Args, flag(false), "1", "0", strconv.Itoa(slot), stringOf(segment))
-			err = h.w.send(ctx, c)
+			err = h.w.send(ctx, withSegment(h.w.c.apply(h.t, l, old, new), outboxKey(h.t.meta, l.gen), slot, segment))
 			h.w.c.reset()
 		}
 		if fenced := (*state.FencedError)(nil); errors.As(err, &fenced) && fenced.Stored == new {
@@ -66,6 +64,17 @@ func (h *handle) applyOut(ctx context.Context, old, new state.Token, batch *stat
 		}
 	}
 	return h.t.restless()
+}
+
+// withSegment puts one more group into the call of apply.lua, and puts it first:
+// the slot of a hash that is not in the order index. Should somebody have
+// overwritten that hash, the script ends before it has changed any state; a
+// segment whose batch ends half-way is nobody's, for no token leads to it, and
+// what was in its slot had been acknowledged before the batch began.
+func withSegment(c redisconn.Call, key string, slot int, segment []byte) redisconn.Call {
+	c.Keys = slices.Insert(c.Keys, applyKeys, key)
+	c.Args = slices.Insert(c.Args, applyArgs, flag(false), "1", "0", strconv.Itoa(slot), stringOf(segment))
+	return c
 }
 
 // Segments implements state.OutboxView.

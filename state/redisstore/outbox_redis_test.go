@@ -4,6 +4,7 @@ package redisstore
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,23 @@ func (a *app) covered(forgot bool) (outputs, repeated int) {
 		outputs += len(out[key])
 	}
 	return outputs, repeated
+}
+
+// Somebody overwrote the outbox: a batch that cannot keep its outputs changes
+// nothing of the state.
+func TestOutboxOfAnotherType(t *testing.T) {
+	s := redistest.Start(t)
+	o := newOwner(t, serverOptions(s))
+	o.apply(100, 10)
+	s.Must("SET", outboxKey(o.b.target(view0).meta, o.b.target(view0).layout.Load().gen), "mine")
+	before := dumped(s)
+	batch, _ := o.batch(100, 20)
+	err := o.v.(state.OutboxView).ApplyOut(t.Context(), o.token, "next", batch, 3, []byte("segment"))
+	mustBe(t, "ApplyOut", err, state.ErrCorrupt)
+	if after := dumped(s); !maps.Equal(before, after) {
+		t.Error("the state has changed, without outputs")
+	}
+	o.check()
 }
 
 // A real server that is killed, hangs, and loses its connections and scripts, but

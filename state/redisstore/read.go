@@ -23,6 +23,13 @@ const maxTornReads = 3
 // read reads values with their token, which is compared when expect is not
 // nil. Nothing is visited before all has been read under one token.
 func (b *Backend) read(ctx context.Context, t *target, expect *state.Token, keys [][]byte, visit func(int, []byte)) (state.Token, error) {
+	token, _, err := b.locate(ctx, t, expect, keys, visit)
+	return token, err
+}
+
+// locate is read that also says where the data are under that token. What the
+// target knows may be older again by then: others learn at the same time.
+func (b *Backend) locate(ctx context.Context, t *target, expect *state.Token, keys [][]byte, visit func(int, []byte)) (state.Token, *layout, error) {
 	step := maxReadKeys
 	torn := 0
 	for range maxLayouts {
@@ -37,13 +44,13 @@ func (b *Backend) read(ctx context.Context, t *target, expect *state.Token, keys
 		for i := 0; i < len(calls); i += maxPipeline {
 			rs, err := b.s.Run(ctx, t.br, false, calls[i:min(i+maxPipeline, len(calls))]...)
 			if err != nil {
-				return "", err
+				return "", nil, err
 			}
 			replies = append(replies, rs...)
 		}
 		moved, err := t.judgeRead(replies)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		if moved {
 			continue
@@ -56,16 +63,16 @@ func (b *Backend) read(ctx context.Context, t *target, expect *state.Token, keys
 			continue
 		}
 		if token == "" && l.gen != "" {
-			return "", fmt.Errorf("%w: key %q has no token", state.ErrCorrupt, t.meta)
+			return "", nil, fmt.Errorf("%w: key %q has no token", state.ErrCorrupt, t.meta)
 		}
 		for i := range replies {
 			if err := deliver(replies[i].Values[1:], orders[i], visit); err != nil {
-				return "", err
+				return "", nil, err
 			}
 		}
-		return state.Token(token), nil
+		return state.Token(token), l, nil
 	}
-	return "", t.restless()
+	return "", nil, t.restless()
 }
 
 // judgeRead says whether the data are elsewhere, which the target then knows.

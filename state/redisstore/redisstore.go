@@ -5,8 +5,9 @@
 // A view is a handful of keys under one hash tag: a meta key, which holds the
 // token and leads to the rest, some hashes with the data, and a sorted set that
 // keeps the keys in order for stores that are asked for ranges. Data and token
-// change in one script, which compares the token first; values are read in one
-// script that returns the token as well. What a failover of Redis forgets, it
+// change in one script, which compares the token first, or in one transaction,
+// which cannot succeed when the token is another; values are read in one script
+// that returns the token as well. What a failover of Redis forgets, it
 // forgets of data and token alike, so the runtime sees it and replays the tail
 // of the changelog. A view that somebody damaged by hand is found out by marks
 // and rebuilt.
@@ -53,6 +54,8 @@ type Backend struct {
 	s      *redisconn.Server
 	closed atomic.Bool
 
+	scripts atomic.Bool // batches go as scripts only
+
 	mu struct {
 		sync.Mutex
 		targets   map[state.ID]*target
@@ -90,6 +93,7 @@ func open(ctx context.Context, opts Options) (*Backend, error) {
 	}
 	b := &Backend{opts: opts, s: s}
 	b.opts.take(s.Options())
+	b.scripts.Store(opts.ScriptsOnly)
 	b.mu.targets = map[state.ID]*target{}
 	b.mu.unordered = map[string][]string{}
 	return b, nil
@@ -105,6 +109,7 @@ type target struct {
 	meta   string // its meta key
 	br     *redisconn.Breaker
 	layout atomic.Pointer[layout]
+	pinned atomic.Pointer[redisconn.Pinned] // of the lane of its latest handle
 }
 
 func (b *Backend) target(id state.ID) *target {
@@ -245,7 +250,12 @@ func (b *Backend) Claim(ctx context.Context, id state.ID, old, new state.Token) 
 	if err := b.claim(ctx, t, old, new); err != nil {
 		return nil, b.wrap("claim", id, err)
 	}
-	return &handle{b: b, t: t}, nil
+	if former := t.pinned.Swap(nil); former != nil {
+		former.Release() // of a handle that is refused from now on
+	}
+	h := &handle{b: b, t: t}
+	h.lane.h = h
+	return h, nil
 }
 
 func (b *Backend) claim(ctx context.Context, t *target, old, new state.Token) error {

@@ -51,6 +51,10 @@ var (
 	countScript  = redisconn.NewScript("count", countSource)
 
 	segmentsScript = redisconn.NewScript("segments", segmentsSource)
+
+	// What a round trip without a script is to the hooks.
+	watchCall = &redisconn.Script{Name: "watch"}
+	execCall  = &redisconn.Script{Name: "exec"}
 )
 
 // Statuses of the scripts' replies.

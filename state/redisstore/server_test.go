@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirstreams/weir/state/statetest"
-
 	"github.com/weirstreams/weir/internal/redistest"
 )
 
@@ -32,13 +30,13 @@ func sharedRedis(t testing.TB) Options {
 func TestConformanceRedis(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run("lost="+strconv.FormatBool(lost), func(t *testing.T) {
-			statetest.Run(t, func(t *testing.T) statetest.Harness {
+			conform(t, func(t *testing.T) Options {
 				opts := sharedRedis(t)
 				if lost {
 					opts.Buckets = 3
 				}
-				return harness(t, opts, lost)
-			})
+				return opts
+			}, func() bool { return lost })
 		})
 	}
 }
@@ -46,14 +44,14 @@ func TestConformanceRedis(t *testing.T) {
 func TestConformanceCluster(t *testing.T) {
 	nodes := redistest.StartCluster(t, 3)
 	n := 0
-	statetest.Run(t, func(t *testing.T) statetest.Harness {
+	conform(t, func(t *testing.T) Options {
 		n++
 		opts := Options{Cluster: true, Namespace: "ns" + strconv.Itoa(n), Check: CheckWarn}
 		for _, node := range nodes {
 			opts.Addresses = append(opts.Addresses, node.Addr())
 		}
-		return harness(t, opts, n%2 == 0)
-	})
+		return opts
+	}, func() bool { return n%2 == 0 })
 }
 
 // mustBe checks the class of an error.

@@ -200,12 +200,14 @@ func TestUserWithFewRights(t *testing.T) {
 }
 
 // Sentinels name the primary, and its successor after a failover.
-func TestSentinel(t *testing.T) {
+func TestSentinel(t *testing.T) { eachWay(t, testSentinel) }
+
+func testSentinel(t *testing.T, unordered bool) {
 	s := redistest.Start(t, "--repl-diskless-sync", "no")
 	r := s.StartReplica("--repl-diskless-sync", "no")
 	sentinel := redistest.StartSentinel(t, s)
 	opts := serverOptions(s)
-	opts.Addresses, opts.Sentinel = []string{sentinel.Addr()}, &Sentinel{Master: "main"}
+	opts.Addresses, opts.Sentinel, opts.Unordered = []string{sentinel.Addr()}, &Sentinel{Master: "main"}, unordered
 	o := newOwner(t, opts)
 	o.apply(100, 100)
 	awaitToken(t, r, o.token)
@@ -222,6 +224,7 @@ func TestSentinel(t *testing.T) {
 	awaitToken(t, r, o.token)
 
 	// A primary that dies is replaced without anybody's help.
+	o.arm()
 	r.AwaitOnline(1)
 	awaitToken(t, s, o.token)
 	redistest.Eventually(t, "the sentinel knows the new replica", func() bool {

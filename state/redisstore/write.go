@@ -98,6 +98,11 @@ func (c *chunk) add(l *layout, key, value []byte) {
 	}
 }
 
+// ordered says whether a key of the chunk is kept in order.
+func (c *chunk) ordered() bool {
+	return slices.ContainsFunc(c.used, func(i int) bool { return c.groups[i].ordered })
+}
+
 // args is how many arguments the groups take.
 func (c *chunk) args() int {
 	n := 3 * len(c.used)
@@ -107,14 +112,20 @@ func (c *chunk) args() int {
 	return n
 }
 
+// What is before the groups in a call of apply.lua.
+const (
+	applyKeys = 2
+	applyArgs = 4
+)
+
 // apply is the call that stores the chunk as a whole batch.
 func (c *chunk) apply(t *target, l *layout, old, new state.Token) redisconn.Call {
-	keys := make([]string, 2, 2+len(c.used))
+	keys := make([]string, applyKeys, applyKeys+len(c.used)+1) // and one for a segment
 	keys[0], keys[1] = t.meta, l.index
 	if !l.indexed() {
 		keys[1] = t.meta // a place holder in the right slot; no group is ordered
 	}
-	args := make([]string, 4, 4+c.args())
+	args := make([]string, applyArgs, applyArgs+c.args()+5)
 	args[0], args[1], args[2], args[3] = string(old), string(new), l.gen, l.over
 	for _, i := range c.used {
 		g := &c.groups[i]
