@@ -41,7 +41,7 @@ func TestAlertNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{metric.FenceRecords, metric.FenceDeadLetters, metric.FenceWindow, metric.FenceWindowMaximum, metric.FenceBreakerOpen,
-		metric.FenceRegressions, metric.FenceConsumerLag, metric.FenceRoundTrip} {
+		metric.FenceRegressions, metric.FenceFull, metric.FenceConsumerLag, metric.FenceRoundTrip} {
 		if !seen[name] {
 			t.Errorf("no rule looks at %s", name)
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirstreams/weir/internal/redisconn"
@@ -57,15 +58,14 @@ type Result struct {
 
 // Bounds of one call of the script.
 const (
-	chunkRecords = 500
+	chunkRecords = 256
 	chunkBytes   = 256 << 10
 	// pipelined is how many of these bytes are on their way at once.
 	pipelined = 8 << 20
-	// maxPrune is how many offsets a call takes out of the window.
-	maxPrune = 4000
-	// What a record, an argument and an offset to prune count for, besides
-	// their bytes.
-	recordBytes, argBytes, pruneBytes = 32, 16, 16
+	// maxPrune is how many segments a call takes out of the window.
+	maxPrune = 1000
+	// What a record and an argument count for, besides their bytes.
+	recordBytes, argBytes = 32, 16
 )
 
 // Apply applies a batch and returns what became of each record, in one round
@@ -74,7 +74,7 @@ const (
 // repeated with the same batch; what was carried out then comes as Reemit.
 // ErrFenced and ErrRegressed end the claim. ErrRecord and ErrConflict name
 // records that stand in the way; other parts of a batch may have been applied,
-// when it is more than 500 records or 256 KiB or the partition reaches several
+// when it is more than 256 records or 256 KiB or the partition reaches several
 // slots, and then come as Reemit. A batch without records prunes the window, and
 // tells whether the claim still holds.
 func (c *Claim) Apply(ctx context.Context, b Batch) ([]Result, error) {
@@ -106,11 +106,13 @@ type plan struct {
 // chunk is one call of the script.
 type chunk struct {
 	call  redisconn.Call
-	keys  map[string]int // index of a key in call.Keys, from 1
-	index []int          // of the records in the batch
-	prune []segment      // that it takes out of the window
+	index []int     // of the records in the batch
+	prune []segment // that it takes out of the window, as the script finds out by itself
 	bytes int
 	last  int64 // the offset behind the chunk
+	// short says that the caller knows what the records leave, and that their
+	// offsets rise.
+	short bool
 }
 
 func (c *Claim) apply(ctx context.Context, b Batch) ([]Result, error) {
@@ -157,7 +159,7 @@ func (c *Claim) apply(ctx context.Context, b Batch) ([]Result, error) {
 		c.add(&plans[at], i, r)
 	}
 	for i := range plans {
-		c.close(&plans[i], b.Next, loose)
+		c.close(&plans[i], &b, loose)
 	}
 	if err := c.send(ctx, plans, &b, results); err != nil {
 		return nil, err
@@ -246,95 +248,146 @@ func (c *Claim) add(p *plan, index int, r *Record) {
 		c.open(p)
 	}
 	ch := p.cur
-	i := ch.keys[string(r.Key)]
-	if i == 0 {
-		ch.call.Keys = append(ch.call.Keys, c.f.stateKey(p.claim.slot, r.Key))
-		i = len(ch.call.Keys)
-		ch.keys[string(r.Key)] = i
-	}
-	op := r.Op
-	if op.code == 0 {
-		op = Keep()
-	}
-	code := string(rune(op.code))
-	if r.Output != nil {
-		code += "+"
-	}
-	a := append(ch.call.Args, strconv.Itoa(i), formatOffset(r.Offset), code)
-	switch op.code {
-	case '+', '-':
-		a = append(a, strconv.Itoa(len(op.args)))
-		a = append(a, op.args...)
-	case 'r':
-		red, _ := c.f.reducer(op.args[0])
-		reads := red.Reads
-		if reads == 0 {
-			reads = red.Version
-		}
-		a = append(a, strconv.Itoa(len(op.args)+2), op.args[0], strconv.Itoa(red.Version), strconv.Itoa(reads))
-		a = append(a, op.args[1:]...)
-	default:
-		a = append(a, op.args...)
-	}
-	if r.Output != nil {
-		a = append(a, string(r.Output))
-	}
-	ch.call.Args = a
+	again := len(ch.index) > 0 && r.Offset < ch.last // the same record once more
+	ch.short = ch.short && (r.Op.code == 's' || r.Op.code == 'd') && r.Output == nil && !again
 	ch.index = append(ch.index, index)
 	ch.bytes += size
 	ch.last = r.Offset + 1
 }
 
-// Places in the arguments of the script.
-const (
-	argExpected = 1
-	argNew      = 2
-	argLoose    = 8
-)
-
 // open begins a chunk.
 func (c *Claim) open(p *plan) {
 	n := min(len(p.prune), maxPrune)
-	ch := &chunk{keys: make(map[string]int, p.expect), prune: p.prune[:n]}
+	ch := &chunk{prune: p.prune[:n], short: true, last: p.claim.position}
 	ch.index = make([]int, 0, p.expect)
 	p.prune = p.prune[n:]
 	p.chunks, p.cur = append(p.chunks, ch), ch
+}
+
+// close makes the calls, such that each slot moves to the end of the batch: also
+// one that got no record, or it could not be told later what it has forgotten.
+func (c *Claim) close(p *plan, b *Batch, loose bool) {
+	if len(p.chunks) == 0 {
+		c.open(p)
+	}
 	room := ""
 	if !c.f.opts.NoWindow {
 		// The window is one, over all slots.
 		room = strconv.Itoa(max(0, c.f.opts.MaxWindow-p.depth))
 	}
-	ch.call = redisconn.Call{Script: c.f.batch, Keys: append(make([]string, 0, 2+p.expect), p.claim.meta, p.claim.window)}
-	args := make([]string, 0, 16+n+p.expect*5)
-	args = append(args, c.owner, formatOffset(p.claim.position), "", c.prefix, strconv.Itoa(c.f.opts.Partitions),
-		room, strconv.FormatInt(c.f.opts.TTL.Milliseconds(), 10), formatOffset(c.committed), "", strconv.Itoa(n))
-	for _, g := range ch.prune {
-		args = append(args, g.String())
-	}
-	ch.call.Args = args
-	ch.bytes, ch.last = pruneBytes*n, p.claim.position
-}
-
-// close makes sure that each slot moves to the end of the batch: also one that
-// got no record, or it could not be told later what it has forgotten.
-func (c *Claim) close(p *plan, next int64, loose bool) {
-	if len(p.chunks) == 0 {
-		c.open(p)
-	}
-	before := p.claim.position
+	position := p.claim.position
 	for i, ch := range p.chunks {
-		end := next
+		end := b.Next
 		if i < len(p.chunks)-1 {
 			// The next chunk may begin with the same offset once more.
 			end = ch.last
 		}
-		ch.call.Args[argExpected], ch.call.Args[argNew] = formatOffset(before), formatOffset(end)
+		args := make([]string, 0, argRecords+1+4*len(ch.index))
+		args = append(args, c.owner, formatOffset(position), formatOffset(end), c.prefix, strconv.Itoa(c.f.opts.Partitions), room,
+			strconv.FormatInt(c.f.opts.TTL.Milliseconds(), 10), formatOffset(c.committed), "", strconv.Itoa(maxPrune))
 		if loose {
-			ch.call.Args[argLoose] = "1"
+			args[argLoose] = "1"
 		}
-		before = max(before, end)
+		keys := append(make([]string, 0, 2+len(ch.index)), p.claim.meta, p.claim.window)
+		ch.call = redisconn.Call{Script: c.f.batch, Keys: keys, Args: args}
+		if ch.short && len(ch.index) > 0 {
+			c.encodeShort(ch, p, b.Records)
+		} else {
+			c.encode(ch, p, b.Records)
+		}
+		position = max(position, end)
 	}
 }
+
+// Places in the arguments of the script.
+const (
+	argNew     = 2
+	argLoose   = 8
+	argRecords = 10
+)
+
+// encode writes the records into the call in the long form.
+func (c *Claim) encode(ch *chunk, p *plan, records []Record) {
+	a := append(ch.call.Args, "")
+	keys := make(map[string]string, len(ch.index))
+	for _, at := range ch.index {
+		r := &records[at]
+		place, ok := keys[string(r.Key)]
+		if !ok {
+			ch.call.Keys = append(ch.call.Keys, c.f.stateKey(p.claim.slot, r.Key))
+			place = strconv.Itoa(len(ch.call.Keys))
+			keys[string(r.Key)] = place
+		}
+		op := r.Op
+		if op.code == 0 {
+			op = Keep()
+		}
+		code := string(rune(op.code))
+		if r.Output != nil {
+			code += "+"
+		}
+		a = append(a, place, formatOffset(r.Offset), code)
+		switch op.code {
+		case '+', '-':
+			a = append(a, strconv.Itoa(len(op.args)))
+			a = append(a, op.args...)
+		case 'r':
+			red, _ := c.f.reducer(op.args[0])
+			reads := red.Reads
+			if reads == 0 {
+				reads = red.Version
+			}
+			a = append(a, strconv.Itoa(len(op.args)+2), op.args[0], strconv.Itoa(red.Version), strconv.Itoa(reads))
+			a = append(a, op.args[1:]...)
+		default:
+			a = append(a, op.args...)
+		}
+		if r.Output != nil {
+			a = append(a, string(r.Output))
+		}
+	}
+	ch.call.Args = a
+}
+
+// encodeShort writes the records into the call in the short form: the states as
+// they will be stored. They and the keys are parts of one string each.
+func (c *Claim) encodeShort(ch *chunk, p *plan, records []Record) {
+	n := len(ch.index)
+	head := c.f.stateKey(p.claim.slot, nil)
+	sizeOfKeys, sizeOfStates := n*len(head), n*(len(c.prefix)+maxDigits+1)
+	for _, at := range ch.index {
+		sizeOfKeys += len(records[at].Key)
+		sizeOfStates += records[at].Op.size()
+	}
+	var keys, states strings.Builder
+	keys.Grow(sizeOfKeys)
+	states.Grow(sizeOfStates)
+	var digits [maxDigits]byte
+	ends := make([]struct{ key, state int }, n)
+	for i, at := range ch.index {
+		r := &records[at]
+		keys.WriteString(head)
+		keys.Write(r.Key)
+		states.WriteString(c.prefix)
+		states.Write(strconv.AppendInt(digits[:0], r.Offset, 10))
+		if r.Op.code == 's' {
+			states.WriteByte('\n')
+			states.WriteString(r.Op.args[0])
+		}
+		ends[i].key, ends[i].state = keys.Len(), states.Len()
+	}
+	a := append(ch.call.Args, segment{records[ch.index[0]].Offset, records[ch.index[n-1]].Offset, n}.String())
+	k, allKeys, allStates := ch.call.Keys, keys.String(), states.String()
+	key, state := 0, 0
+	for _, end := range ends {
+		k, a = append(k, allKeys[key:end.key]), append(a, allStates[state:end.state])
+		key, state = end.key, end.state
+	}
+	ch.call.Keys, ch.call.Args = k, a
+}
+
+// maxDigits is how long an offset is at most.
+const maxDigits = 19
 
 // send makes the calls of all slots, in as few round trips as their size allows.
 func (c *Claim) send(ctx context.Context, plans []plan, b *Batch, results []Result) error {
@@ -440,11 +493,12 @@ func (c *Claim) applied(s *slotClaim, ch *chunk) {
 	}
 }
 
-// decode takes the reply of a chunk apart: a letter for each record, and the
-// values of those whose letter is a capital.
+// decode takes the reply of a chunk apart: a letter for each record, and of those
+// whose letter is a capital another one and a value.
 func (c *Claim) decode(r *redisconn.Reply, s *slotClaim, ch *chunk, b *Batch, results []Result) error {
-	letters, own, used := r.Str(0), r.Str(1), r.List(2)
-	if len(letters) != len(ch.index) {
+	letters, own, used, kinds := r.Str(0), r.Str(1), r.List(2), r.Str(3)
+	const first = 4 // of the values
+	if len(letters) != len(ch.index) || len(r.Values) != first+len(kinds) {
 		return errReply
 	}
 	if own != "" {
@@ -458,7 +512,7 @@ func (c *Claim) decode(r *redisconn.Reply, s *slotClaim, ch *chunk, b *Batch, re
 		}
 		s.pending.add(g)
 	}
-	next := 3
+	next := 0
 	for j, at := range ch.index {
 		rec, res := &b.Records[at], &results[at]
 		switch letters[j] {
@@ -492,20 +546,19 @@ func (c *Claim) decode(r *redisconn.Reply, s *slotClaim, ch *chunk, b *Batch, re
 			}
 			continue
 		}
-		value := r.Str(next)
-		next++
-		if value == "" {
+		if next == len(kinds) {
 			return errReply
 		}
-		switch value[0] {
+		switch kinds[next] {
 		case 'o':
-			res.Output = []byte(value[1:])
+			res.Output = []byte(r.Str(first + next))
 		case 's':
-			res.State, res.Exists = []byte(value[1:]), true
+			res.State, res.Exists = []byte(r.Str(first+next)), true
 		case 'n':
 		default:
-			return fmt.Errorf("%w: unexpected value in the window", ErrCorrupt)
+			return errReply
 		}
+		next++
 	}
 	return nil
 }

@@ -14,18 +14,23 @@ var commands = redistest.Commands{
 		"DEL":          "1.0.0",
 		"EVAL":         "2.6.0",
 		"EVALSHA":      "2.6.0",
+		"EXISTS":       "1.0.0",
 		"GET":          "1.0.0",
-		"HDEL":         "2.0.0", // several fields: 2.4.0
+		"GETRANGE":     "2.4.0",
 		"HGET":         "2.0.0",
-		"HKEYS":        "2.0.0",
 		"HMGET":        "2.0.0",
 		"HSET":         "2.0.0", // several fields: 4.0.0
-		"HVALS":        "2.0.0",
 		"INFO":         "1.0.0",
+		"LINDEX":       "1.0.0",
+		"LLEN":         "1.0.0",
+		"LPOS":         "6.0.6",
+		"LRANGE":       "1.0.0",
+		"LTRIM":        "1.0.0",
 		"MGET":         "1.0.0",
 		"MSET":         "1.0.1",
 		"PERSIST":      "2.2.0",
 		"PEXPIRE":      "2.6.0",
+		"RPUSH":        "1.0.0", // several elements: 2.4.0
 		"SADD":         "1.0.0",
 		"SCRIPT":       "2.6.0", // SCRIPT LOAD
 		"SET":          "1.0.0", // PX: 2.6.12

@@ -27,7 +27,8 @@ const (
 type ConsumerConfig struct {
 	// Kafka are options of the client: seed brokers, TLS, SASL, session timeout,
 	// balancers. Those that the consumer needs for itself are set behind them;
-	// ServerSideBalancer is not supported. Seed brokers are required.
+	// ServerSideBalancer is not supported, and TransactionalID is refused. Seed
+	// brokers are required.
 	Kafka []kgo.Opt
 	// Group is the consumer group. Required.
 	Group string
@@ -246,8 +247,13 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 		}
 		errs = append(errs, err)
 	}
-	if err := kgo.ValidateOpts(new(member).options(&cfg)...); err != nil {
+	opts := new(member).options(&cfg)
+	if err := kgo.ValidateOpts(opts...); err != nil {
 		bad("Kafka: %w", err)
+	} else if kgo.ValidateOpts(append(opts, kgo.DisableIdempotentWrite())...) != nil {
+		// The options cannot be asked, but only a transactional client cannot do
+		// without idempotence.
+		bad("Kafka holds a kgo.TransactionalID: the consumer sends outputs and commits offsets without transactions; leave it out")
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -382,7 +382,7 @@ func TestConsumerKafkaDown(t *testing.T) {
 
 // copied is a copy of all that Redis holds.
 func (r *rig) copied() (restore func()) {
-	hashes, sets, values := map[string]map[string]string{}, map[string][]string{}, map[string]string{}
+	hashes, sets, lists, values := map[string]map[string]string{}, map[string][]string{}, map[string][]string{}, map[string]string{}
 	for _, key := range r.redis.Keys() {
 		switch kind := r.redis.DB(0).Type(key); kind {
 		case "hash":
@@ -396,6 +396,8 @@ func (r *rig) copied() (restore func()) {
 			}
 		case "set":
 			sets[key], _ = r.redis.Members(key)
+		case "list":
+			lists[key], _ = r.redis.List(key)
 		case "string":
 			values[key], _ = r.redis.Get(key)
 		default:
@@ -416,6 +418,11 @@ func (r *rig) copied() (restore func()) {
 		}
 		for key, members := range sets {
 			if _, err := r.redis.SetAdd(key, members...); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+		for key, list := range lists {
+			if _, err := r.redis.Push(key, list...); err != nil {
 				r.t.Fatal(err)
 			}
 		}

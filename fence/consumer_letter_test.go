@@ -688,6 +688,7 @@ func TestConsumerConfig(t *testing.T) {
 		"no URL":             {func(c *ConsumerConfig) { c.Fence.URL = "" }, "Options.URL"},
 		"group is no name":   {func(c *ConsumerConfig) { c.Group = "a:b" }, "Fence.Name defaults to Group"},
 		"options of a share": {func(c *ConsumerConfig) { c.Kafka = append(c.Kafka, kgo.ShareGroup("s")) }, "Kafka"},
+		"transactions":       {func(c *ConsumerConfig) { c.Kafka = append(c.Kafka, kgo.TransactionalID("x")) }, "holds a kgo.TransactionalID"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -698,6 +699,13 @@ func TestConsumerConfig(t *testing.T) {
 				t.Errorf("NewConsumer: %v, want %q", err, tc.says)
 			}
 		})
+	}
+	for _, o := range []kgo.Opt{kgo.DisableIdempotentWrite(), kgo.AllowIdempotentProduceCancellation(), kgo.InstanceID("i")} {
+		cfg := good
+		cfg.Kafka = append(slices.Clone(good.Kafka), o)
+		if _, err := NewConsumer(cfg); err != nil {
+			t.Errorf("a client without transactions: %v", err)
+		}
 	}
 	c, err := NewConsumer(good)
 	if err != nil {

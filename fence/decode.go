@@ -34,29 +34,21 @@ func DecodeFloat(state []byte) (float64, error) {
 // DecodeSum reads the state of Sum: the sum and how many were added. A missing
 // state is 0 and 0.
 func DecodeSum(state []byte) (sum, count int64, err error) {
-	if len(state) == 0 {
-		return 0, 0, nil
-	}
-	s, c, ok := bytes.Cut(state, []byte(" "))
-	if ok {
-		if sum, err = strconv.ParseInt(string(s), 10, 64); err == nil {
-			count, err = strconv.ParseInt(string(c), 10, 64)
-		}
-	}
-	if !ok || err != nil {
-		return 0, 0, fmt.Errorf("fence: state %q is no sum and count", state)
-	}
-	return sum, count, nil
+	return decodeSum(state, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
 }
 
-// DecodeSumFloat reads the state of SumFloat.
+// DecodeSumFloat reads the state of SumFloat. A missing state is 0 and 0.
 func DecodeSumFloat(state []byte) (sum float64, count int64, err error) {
+	return decodeSum(state, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+}
+
+func decodeSum[N int64 | float64](state []byte, parse func(string) (N, error)) (sum N, count int64, err error) {
 	if len(state) == 0 {
 		return 0, 0, nil
 	}
 	s, c, ok := bytes.Cut(state, []byte(" "))
 	if ok {
-		if sum, err = strconv.ParseFloat(string(s), 64); err == nil {
+		if sum, err = parse(string(s)); err == nil {
 			count, err = strconv.ParseInt(string(c), 10, 64)
 		}
 	}

@@ -202,6 +202,13 @@ func (f *Fence) run(ctx context.Context, key string, wait bool, calls ...redisco
 	if err != nil && f.closed.Load() {
 		return nil, ErrClosed
 	}
+	if err != nil && strings.Contains(err.Error(), "access a non local key") {
+		// Members of a set are a key that the call does not name.
+		err = fmt.Errorf("%w: the slot of the keys is being moved to another node: %w", ErrUnavailable, err)
+	}
+	if errors.Is(err, ErrFull) {
+		f.metrics.full.Add(1)
+	}
 	return replies, err
 }
 

@@ -33,10 +33,10 @@ func TestFormat(t *testing.T) {
 	if text, err := m.Get(prefix + "salice"); err != nil || text != "9 12 1 103 set\n1" {
 		t.Errorf("state %q, error %v", text, err)
 	}
-	if text := m.HGet(prefix+"w9", "100-103-4"); text != "100 8:sone\ntwo101 1:n102 4:s1 1103 4:oout" {
-		t.Errorf("segment %q", text)
+	if list, err := m.List(prefix + "w9"); err != nil || !slices.Equal(list, []string{"100-103-4", "9 12 1 100\none\ntwo", "9 12 1 101", "9 12 1 102 change\n1 1", "9 12 1 103 output\nout"}) {
+		t.Errorf("window %q, error %v", list, err)
 	}
-	for field, want := range map[string]string{"v": "1", "pos": "110", "begin": "100", "committed": "100", "lineage": "1", "since": "1", "count": "12", "topic": "ab000000000000000000000000000000", "doubt": ""} {
+	for field, want := range map[string]string{"v": "2", "pos": "110", "begin": "100", "committed": "100", "lineage": "1", "since": "1", "count": "12", "topic": "ab000000000000000000000000000000", "doubt": ""} {
 		if got := m.HGet(prefix+"p9", field); got != want {
 			t.Errorf("field %s is %q, want %q", field, got, want)
 		}
@@ -45,13 +45,77 @@ func TestFormat(t *testing.T) {
 	if epoch, nonce, _ := strings.Cut(owner, " "); epoch != "1" || len(nonce) != 16 {
 		t.Errorf("owner %q", owner)
 	}
-	for field, want := range map[string]string{"v": "1", "slots": "12", "partitioner": "murmur2"} {
+	for field, want := range map[string]string{"v": "2", "slots": "12", "partitioner": "murmur2"} {
 		if got := m.HGet("fence:{orders}:layout", field); got != want {
 			t.Errorf("field %s of the layout is %q, want %q", field, got, want)
 		}
 	}
 	if got := m.TTL(prefix + "salice"); got != 2*time.Hour {
 		t.Errorf("the state lives for %v", got)
+	}
+}
+
+// A window that is damaged is found out, wherever it is.
+func TestSegments(t *testing.T) {
+	t.Parallel()
+	good := []string{"1-3-2", "9 12 1 1\nx", "9 12 1 3", "2-2-1", "9 12 1 2 output\no"}
+	all, err := segments(good)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%v, error %v", all, err)
+	}
+	if list := all[segment{1, 3, 2}]; len(list) != 2 || string(list[0].value) != "sx" || list[1].offset != 3 || string(list[1].value) != "n" {
+		t.Errorf("%v", list)
+	}
+	if list := all[segment{2, 2, 1}]; len(list) != 1 || string(list[0].value) != "oo" {
+		t.Errorf("%v", list)
+	}
+	for _, bad := range []struct {
+		at   int
+		text string
+	}{{0, "3-1-2"}, {0, "x"}, {1, ""}, {1, "9 12 1"}, {2, "9 12 1 x"}, {3, "9 12 1 2"}, {4, "2-2-1"}} {
+		list := slices.Clone(good)
+		list[bad.at] = bad.text
+		if _, err := segments(list); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%q: %v, want ErrCorrupt", list, err)
+		}
+	}
+	for n := range good {
+		if _, err := segments(good[:n]); (err == nil) != (n == 0 || n == 3) {
+			t.Errorf("%d elements: %v", n, err)
+		}
+	}
+}
+
+// What the owner looks for in the window is there, or the window is damaged.
+func TestSegmentIsGone(t *testing.T) {
+	t.Parallel()
+	f, m := openMini(t, Options{Topic: "t", Partitions: 1})
+	c := mustClaim(t, f, Assignment{Committed: -1})
+	var b Batch
+	for o := range int64(3) {
+		b.Records = append(b.Records, Record{Offset: o, Key: []byte("k"), Op: Set([]byte{'a' + byte(o)})})
+	}
+	if _, err := c.Apply(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	m.Del(f.stateKey(0, []byte("k")))
+	calls := 0
+	update := func() error {
+		_, err := c.Update(t.Context(), b, func(*Record, []byte, bool) (Change, error) {
+			calls++
+			return Change{}, nil
+		})
+		return err
+	}
+	if err := update(); err != nil || calls != 0 {
+		t.Errorf("the state was deleted by hand, and its outputs are there: error %v, computed %d", err, calls)
+	}
+	window := f.partitionKey(0, "w", 0)
+	if _, err := m.Lpop(window); err != nil {
+		t.Fatal(err)
+	}
+	if err := update(); !errors.Is(err, ErrCorrupt) || calls != 0 {
+		t.Errorf("the window was damaged: %v, computed %d, want ErrCorrupt", err, calls)
 	}
 }
 
@@ -137,12 +201,19 @@ func TestLease(t *testing.T) {
 		t.Errorf("prolonged: %v, want ErrLeaseHeld", err)
 	}
 	m.FastForward(3 * time.Second)
+	// Its holder cannot know whether somebody else had it in between.
+	if err := a.Renew(ctx); !errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrLeaseHeld) {
+		t.Errorf("it ran out: %v, want ErrLeaseLost", err)
+	}
+	if err := a.Release(ctx); err != nil {
+		t.Errorf("it ran out, and is given up: %v", err)
+	}
 	b, err := f.Lease(ctx, 1, 10*time.Second)
 	if err != nil {
 		t.Fatalf("it ran out: %v", err)
 	}
-	if err := a.Renew(ctx); !errors.Is(err, ErrLeaseHeld) {
-		t.Errorf("the former holder: %v, want ErrLeaseHeld", err)
+	if err := a.Renew(ctx); !errors.Is(err, ErrLeaseLost) || !errors.Is(err, ErrLeaseHeld) {
+		t.Errorf("the former holder: %v, want ErrLeaseLost and ErrLeaseHeld", err)
 	}
 	if err := a.Release(ctx); !errors.Is(err, ErrLeaseHeld) {
 		t.Errorf("the former holder gives up: %v, want ErrLeaseHeld", err)

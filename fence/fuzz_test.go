@@ -460,20 +460,12 @@ func (p *player) compare() {
 			if !in.Claimed || in.Position != part.position || in.Committed != part.committed || in.Begin != part.begin || in.Lineage != uint64(part.lineage) || in.Since != uint64(part.since) {
 				p.fatalf("partition %d: %+v, want %+v", q, in, part)
 			}
-			r, err := f.s.Do(ctx, f.s.Breaker(""), "HVALS", []string{f.partitionKey(in.Slot, "w", q)})
+			segments, err := windowOf(ctx, f, in.Slot, q)
 			if err != nil {
 				p.fatalf("window: %v", err)
 			}
-			texts, err := r.AsStrSlice()
-			if err != nil {
-				p.fatalf("window: %v", err)
-			}
-			for _, text := range texts {
-				window, err := entries([]byte(text))
-				if err != nil {
-					p.fatalf("window: %v", err)
-				}
-				for _, e := range window {
+			for _, list := range segments {
+				for _, e := range list {
 					if e.offset >= part.committed {
 						held[e.offset] = string(e.value)
 					}

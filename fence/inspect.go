@@ -94,20 +94,20 @@ func (f *Fence) ask(ctx context.Context, in *Inspection, partition int32) (*aske
 	}
 	about := &asked{info: info[0], pending: []int64{}}
 	window := f.partitionKey(in.Slot, "w", partition)
-	r, err := f.s.Do(ctx, f.s.Breaker(window), "HVALS", []string{window})
+	r, err := f.s.Do(ctx, f.s.Breaker(window), "LRANGE", []string{window}, "0", "-1")
 	if err != nil {
 		return nil, err
 	}
-	segments, err := r.AsStrSlice()
+	list, err := r.AsStrSlice()
 	if err != nil {
 		return nil, err
 	}
-	for _, text := range segments {
-		list, err := entries([]byte(text))
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range list {
+	all, err := segments(list)
+	if err != nil {
+		return nil, err
+	}
+	for _, entries := range all {
+		for _, e := range entries {
 			if e.offset >= about.info.Committed {
 				about.pending = append(about.pending, e.offset)
 			}
@@ -193,6 +193,41 @@ func (f *Fence) peek(ctx context.Context, slot int, key []byte) (*State, error) 
 	}
 	s, err := parseState(text)
 	return &s, err
+}
+
+// peekAll reads the states of keys of one slot as peek does, and returns how many
+// bytes they are. What is no string counts as missing, as it does for the fence.
+func (f *Fence) peekAll(ctx context.Context, slot int, keys []string) ([]State, int, error) {
+	stored := make([]string, len(keys))
+	for i, key := range keys {
+		stored[i] = f.prefixes[slot] + "s" + key
+	}
+	r, err := f.s.Do(ctx, f.s.Breaker(f.prefixes[slot]), "MGET", stored)
+	if err != nil {
+		return nil, 0, err
+	}
+	texts, err := r.ToArray()
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(texts) != len(keys) {
+		return nil, 0, errReply
+	}
+	states, size := make([]State, len(keys)), 0
+	for i := range texts {
+		text, err := texts[i].AsBytes()
+		if rueidis.IsRedisNil(err) {
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		size += len(text)
+		if states[i], err = parseState(text); err != nil {
+			return nil, 0, fmt.Errorf("key %q: %w", keys[i], err)
+		}
+	}
+	return states, size, nil
 }
 
 // Describe reads what is stored for a partition, for each slot that it can

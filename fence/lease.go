@@ -12,8 +12,14 @@ import (
 	"github.com/weirstreams/weir/internal/redisconn"
 )
 
-// ErrLeaseHeld says that somebody else holds the lease.
-var ErrLeaseHeld = errors.New("fence: somebody else holds the lease")
+var (
+	// ErrLeaseHeld says that somebody else holds the lease.
+	ErrLeaseHeld = errors.New("fence: somebody else holds the lease")
+	// ErrLeaseLost says that a lease ran out before it was prolonged. Drop the
+	// partition, as after ErrFenced. It comes with ErrLeaseHeld when somebody else
+	// has taken it meanwhile.
+	ErrLeaseLost = errors.New("fence: the lease was lost")
+)
 
 // Bounds of the time of a lease.
 const (
@@ -46,32 +52,44 @@ func (f *Fence) Lease(ctx context.Context, partition int32, ttl time.Duration) (
 	rand.Read(id[:])
 	slot := f.reach(partition)[0]
 	l := &Lease{f: f, key: f.partitionKey(slot, "l", partition), holder: hex.EncodeToString(id[:]), ttl: ttl, part: partition}
-	if err := l.call(ctx, ttl); err != nil {
+	if err := l.call(ctx, ttl, false); err != nil {
 		return nil, f.fail("lease", partition, err)
 	}
 	return l, nil
 }
 
 // Renew prolongs the lease to its full time from now. Call it after a third of
-// the time. ErrLeaseHeld says that the lease was lost: drop the partition, as
-// after ErrFenced.
+// the time. ErrLeaseLost says that it had run out: drop the partition, whether
+// somebody else has taken it or not, and take a new lease before you claim again.
 func (l *Lease) Renew(ctx context.Context) error {
-	return l.f.fail("renew the lease of", l.part, l.call(ctx, l.ttl))
+	return l.f.fail("renew the lease of", l.part, l.call(ctx, l.ttl, true))
 }
 
-// Release gives the lease up, so that somebody else need not wait for its end.
+// Release gives the lease up, so that somebody else need not wait for its end. One
+// that has run out and that nobody has taken is given up already.
 func (l *Lease) Release(ctx context.Context) error {
-	return l.f.fail("release the lease of", l.part, l.call(ctx, 0))
+	return l.f.fail("release the lease of", l.part, l.call(ctx, 0, false))
 }
 
-func (l *Lease) call(ctx context.Context, ttl time.Duration) error {
+func (l *Lease) call(ctx context.Context, ttl time.Duration, prolong bool) error {
+	again := "0"
+	if prolong {
+		again = "1"
+	}
 	replies, err := l.f.run(ctx, l.key, false, redisconn.Call{Script: leaseScript, Keys: []string{l.key},
-		Args: []string{l.holder, strconv.FormatInt(ttl.Milliseconds(), 10)}})
+		Args: []string{l.holder, strconv.FormatInt(ttl.Milliseconds(), 10), again}})
 	if err != nil {
 		return err
 	}
-	if replies[0].Status == statusFenced {
+	r := &replies[0]
+	switch {
+	case r.Status != statusFenced:
+		return nil
+	case !prolong:
 		return ErrLeaseHeld
+	case r.Str(0) == "":
+		return fmt.Errorf("%w: it ran out after %v", ErrLeaseLost, l.ttl)
+	default:
+		return fmt.Errorf("%w: %w", ErrLeaseLost, ErrLeaseHeld)
 	}
-	return nil
 }

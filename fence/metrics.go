@@ -12,6 +12,7 @@ import (
 // fenceMetrics are those of the topic.
 type fenceMetrics struct {
 	roundTrip, batch, gap metric.Histogram
+	full                  metric.Counter
 }
 
 func newFenceMetrics(scope *metric.Scope, o *Options) *fenceMetrics {
@@ -20,6 +21,7 @@ func newFenceMetrics(scope *metric.Scope, o *Options) *fenceMetrics {
 		roundTrip: scope.Histogram(metric.FenceRoundTrip),
 		batch:     scope.Histogram(metric.FenceBatchRecords),
 		gap:       scope.Histogram(metric.FenceGap),
+		full:      scope.Counter(metric.FenceFull),
 	}
 }
 

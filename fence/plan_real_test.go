@@ -12,8 +12,8 @@ import (
 
 // BenchmarkServerCost measures the processor time of redis-server for a record,
 // in batches of several sizes, with 20,000 keys and the window pruned as a
-// Consumer does. That of the largest batch is DefaultServerCost; what a batch of
-// one has more is DefaultCallCost.
+// Consumer does, for Set. What a batch of one has more than the largest is
+// DefaultCallCost; see also BenchmarkServer.
 func BenchmarkServerCost(b *testing.B) {
 	for _, n := range []int{1, 16, 100, 500} {
 		b.Run(fmt.Sprintf("batch=%d", n), func(b *testing.B) {

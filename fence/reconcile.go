@@ -318,24 +318,67 @@ func (r *reconciler) shrink() {
 	}
 }
 
-// compareBatch is how many states are read between looks at the context.
-const compareBatch = 500
+// Bounds of what is read of the states at once. States are of any size, so the
+// first look is at few of them, and the next at twice as many while they are
+// small.
+const (
+	compareFirst = 16
+	compareKeys  = 1000
+	compareBytes = 4 << 20
+)
 
 func (r *reconciler) compare(ctx context.Context) error {
-	for i, key := range slices.Sorted(maps.Keys(r.keys)) {
-		if i%compareBatch == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-		slot := r.f.slotOf([]byte(key))
-		got, err := r.f.peek(ctx, slot, []byte(key))
+	keys, n := slices.Sorted(maps.Keys(r.keys)), compareFirst
+	for len(keys) > 0 {
+		n = min(n, len(keys))
+		states, size, err := r.states(ctx, keys[:n])
 		if err != nil {
-			return fmt.Errorf("key %q: %w", key, err)
+			return err
 		}
-		if err := r.compareKey(ctx, slot, key, r.keys[key], got); err != nil {
-			return fmt.Errorf("key %q: %w", key, err)
+		for i, key := range keys[:n] {
+			if err := r.compareKey(ctx, r.f.slotOf([]byte(key)), key, r.keys[key], &states[i]); err != nil {
+				return fmt.Errorf("key %q: %w", key, err)
+			}
 		}
+		keys = keys[n:]
+		n = compareNext(n, size)
 	}
 	return nil
+}
+
+// compareNext is how many states are read next, when n of them were so many
+// bytes.
+func compareNext(n, size int) int {
+	if size > compareBytes {
+		return max(1, n*compareBytes/size)
+	}
+	return min(2*n, compareKeys)
+}
+
+// states reads the states of keys, those of a slot in one call.
+func (r *reconciler) states(ctx context.Context, keys []string) ([]State, int, error) {
+	bySlot := map[int][]int{}
+	for i, key := range keys {
+		slot := r.f.slotOf([]byte(key))
+		bySlot[slot] = append(bySlot[slot], i)
+	}
+	states, size := make([]State, len(keys)), 0
+	for _, slot := range slices.Sorted(maps.Keys(bySlot)) {
+		list := bySlot[slot]
+		part := make([]string, len(list))
+		for j, i := range list {
+			part[j] = keys[i]
+		}
+		got, n, err := r.f.peekAll(ctx, slot, part)
+		if err != nil {
+			return nil, 0, fmt.Errorf("slot %d: %w", slot, err)
+		}
+		for j, i := range list {
+			states[i] = got[j]
+		}
+		size += n
+	}
+	return states, size, nil
 }
 
 func (r *reconciler) compareKey(ctx context.Context, slot int, key string, want *expected, got *State) error {

@@ -358,3 +358,43 @@ func TestEvaluateAsTheScript(t *testing.T) {
 		t.Errorf("%+v, error %v", report, err)
 	}
 }
+
+// The states are read many at a time, whatever their number, and in no larger
+// pieces than their size allows.
+func TestReconcileReadsInBatches(t *testing.T) {
+	t.Parallel()
+	const partitions, keys = 4, 3000
+	topic := &memoryTopic{}
+	for i := range keys {
+		key := fmt.Appendf(nil, "key-%d", i)
+		topic.add(int32(Murmur2.Partition(key, partitions)), key, []byte("1"))
+	}
+	f, m := openMini(t, Options{Topic: "t", Partitions: partitions})
+	applyAll(t, f, topic, countRecords)
+	m.Del(f.stateKey(f.slotOf([]byte("key-7")), []byte("key-7")))
+	before := m.CommandCount()
+	report, err := f.Reconcile(t.Context(), Reconciliation{Source: topic, Op: countRecords})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Keys != keys || report.Differing != 1 || string(report.Differences[0].Key) != "key-7" || report.Differences[0].Kind != "missing" {
+		t.Errorf("%+v", report)
+	}
+	// 16, 32, ... 1000 keys at a time, those of each slot in one command.
+	if n := m.CommandCount() - before; n > 100 {
+		t.Errorf("%d commands for %d keys", n, keys)
+	}
+	for _, tc := range []struct{ n, size, want int }{
+		{compareFirst, 0, 2 * compareFirst},
+		{compareFirst, compareBytes, 2 * compareFirst},
+		{compareKeys, 1000, compareKeys},
+		{600, 1000, compareKeys},
+		{100, 2 * compareBytes, 50},
+		{1, 4 * compareBytes, 1},
+		{2, 100 * compareBytes, 1},
+	} {
+		if got := compareNext(tc.n, tc.size); got != tc.want {
+			t.Errorf("after %d states of %d bytes: %d, want %d", tc.n, tc.size, got, tc.want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package fence
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -261,11 +262,7 @@ func (s *scenario) run(d *datadriven.TestData) (string, error) {
 		list, err := f.Describe(ctx, part)
 		out := ""
 		for _, in := range list {
-			window, err := f.s.Do(ctx, f.s.Breaker(""), "HGETALL", []string{f.partitionKey(in.Slot, "w", part)})
-			if err != nil {
-				return out, err
-			}
-			held, err := window.AsStrMap()
+			held, err := windowOf(ctx, f, in.Slot, part)
 			if err != nil {
 				return out, err
 			}
@@ -273,12 +270,8 @@ func (s *scenario) run(d *datadriven.TestData) (string, error) {
 			for _, name := range slices.SortedFunc(maps.Keys(held), func(a, b string) int {
 				return cmp.Or(len(a)-len(b), strings.Compare(a, b))
 			}) {
-				list, err := entries([]byte(held[name]))
-				if err != nil {
-					return out, err
-				}
 				text := name + ":"
-				for _, e := range list {
+				for _, e := range held[name] {
 					text += fmt.Sprintf(" %d=%s", e.offset, e.value)
 				}
 				shown = append(shown, text)
@@ -671,6 +664,25 @@ func (s *scenario) change(op, state string, exists bool) (Change, error) {
 	return Change{}, fmt.Errorf("no way to compute %q", op)
 }
 
+// windowOf reads the window of a partition in a slot, by the names of segments.
+func windowOf(ctx context.Context, f *Fence, slot int, partition int32) (map[string][]entry, error) {
+	key := f.partitionKey(slot, "w", partition)
+	r, err := f.s.Do(ctx, f.s.Breaker(""), "LRANGE", []string{key}, "0", "-1")
+	if err != nil {
+		return nil, err
+	}
+	list, err := r.AsStrSlice()
+	if err != nil {
+		return nil, err
+	}
+	all, err := segments(list)
+	held := map[string][]entry{}
+	for g, entries := range all {
+		held[g.String()] = entries
+	}
+	return held, err
+}
+
 // dump reads all keys of all nodes.
 func (s *scenario) dump() []saved {
 	var all []saved
@@ -702,6 +714,10 @@ func (s *scenario) dump() []saved {
 					s.t.Fatal(err)
 				}
 				one.list = []string{text}
+			case "list":
+				if one.list, err = node.Do(ctx, node.B().Arbitrary("LRANGE").Keys(key).Args("0", "-1").Build()).AsStrSlice(); err != nil {
+					s.t.Fatal(err)
+				}
 			case "set":
 				if one.list, err = node.Do(ctx, node.B().Arbitrary("SMEMBERS").Keys(key).Build()).AsStrSlice(); err != nil {
 					s.t.Fatal(err)
@@ -717,7 +733,7 @@ func (s *scenario) dump() []saved {
 
 func (s *scenario) load(all []saved) {
 	for _, one := range all {
-		verb := map[string]string{"hash": "HSET", "set": "SADD", "string": "SET"}[one.kind]
+		verb := map[string]string{"hash": "HSET", "list": "RPUSH", "set": "SADD", "string": "SET"}[one.kind]
 		if _, err := s.admin().Do(s.t.Context(), s.admin().Breaker(""), verb, []string{one.key}, one.list...); err != nil {
 			s.t.Fatal(err)
 		}

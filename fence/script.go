@@ -8,7 +8,7 @@ import (
 )
 
 // formatVersion is that of docs/formats/fence.md.
-const formatVersion = "1"
+const formatVersion = "2"
 
 var (
 	//go:embed lua/batch.lua

@@ -3,10 +3,13 @@
 package fence
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/weirstreams/weir/internal/redistest"
+	"github.com/weirstreams/weir/metric"
 )
 
 // The scenarios of miniredis, with the same results.
@@ -100,44 +104,60 @@ func TestKilledScript(t *testing.T) {
 
 // A server that is full writes nothing of a batch.
 func TestFullServer(t *testing.T) {
+	for name, op := range map[string]Op{"long": Add(1), "short": Set([]byte("v"))} {
+		for _, o := range []Options{{}, {NoWindow: true}, {TTL: time.Hour, Retention: time.Minute}, {NoWindow: true, TTL: time.Hour, Retention: time.Minute}} {
+			t.Run(fmt.Sprintf("%s form, no window %t, ttl %v", name, o.NoWindow, o.TTL), func(t *testing.T) {
+				testFull(t, o, op)
+			})
+		}
+	}
+}
+
+func testFull(t *testing.T, o Options, op Op) {
 	s := redistest.Start(t, "--maxmemory-policy", "noeviction")
-	_, c := serverFence(t, s, Options{})
+	var m metric.Memory
+	o.Metrics = &m
+	_, c := serverFence(t, s, o)
 	batch := func(first int64) Batch {
 		b := Batch{Committed: first}
 		for i := range int64(3) {
-			b.Records = append(b.Records, Record{Offset: first + i, Key: []byte{byte('a' + i)}, Op: Add(1)})
+			b.Records = append(b.Records, Record{Offset: first + i, Key: []byte{byte('a' + i)}, Op: op})
 		}
 		return b
 	}
 	if _, err := c.Apply(t.Context(), batch(0)); err != nil {
 		t.Fatal(err)
 	}
-	before := s.Text("GET", "fence:{t/0/"+tagOf(t, s)+"}:sa")
+	before := contents(t, s)
 	s.Must("CONFIG", "SET", "maxmemory", "1")
-	if _, err := c.Apply(t.Context(), batch(3)); !errors.Is(err, ErrFull) {
+	_, err := c.Apply(t.Context(), batch(3))
+	s.Must("CONFIG", "SET", "maxmemory", "0")
+	if !errors.Is(err, ErrFull) {
 		t.Errorf("%v, want ErrFull", err)
 	}
-	s.Must("CONFIG", "SET", "maxmemory", "0")
-	if after := s.Text("GET", "fence:{t/0/"+tagOf(t, s)+"}:sa"); after != before {
-		t.Errorf("state %q, before %q", after, before)
+	if n := m.Sum(metric.FenceFull); n != 1 {
+		t.Errorf("counted %v times", n)
+	}
+	if after := contents(t, s); !maps.Equal(after, before) {
+		t.Errorf("it holds %q, before %q", after, before)
 	}
 	results, err := c.Apply(t.Context(), batch(3))
-	if err != nil || results[2].Verdict != Apply || string(results[2].State) != "2" {
+	if err != nil || results[2].Verdict != Apply {
 		t.Errorf("%+v, error %v", results, err)
+	}
+	if after := contents(t, s); maps.Equal(after, before) {
+		t.Error("nothing was written")
 	}
 }
 
-// tagOf is the number that ends the tag of slot 0.
-func tagOf(t *testing.T, s *redistest.Server) string {
+// contents is what a server holds, by key, in a form that can be compared.
+func contents(t *testing.T, s *redistest.Server) map[string]string {
 	t.Helper()
+	all := map[string]string{}
 	for _, key := range s.Keys() {
-		if rest, ok := strings.CutPrefix(key, "fence:{t/0/"); ok {
-			n, _, _ := strings.Cut(rest, "}")
-			return n
-		}
+		all[key] = s.Text("DUMP", key)
 	}
-	t.Fatal("no keys")
-	return ""
+	return all
 }
 
 // The server forgets its scripts, restarts with what it has on its disk, or is
@@ -211,6 +231,19 @@ func TestRights(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	long := bytes.Repeat([]byte("x"), 1000)
+	if _, err := c.Apply(ctx, Batch{Records: []Record{{Offset: 6, Key: []byte("c"), Op: Delete()}, {Offset: 7, Key: []byte("a"), Op: Set([]byte("2"))}}, Committed: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Apply(ctx, Batch{Records: []Record{{Offset: 8, Key: []byte("d"), Op: Set(long)}}, Committed: 4}); err != nil {
+		t.Fatal(err)
+	}
+	s.Must("DEL", f.stateKey(0, []byte("d"))) // so that the window is looked at
+	if _, err := c.Update(ctx, Batch{Records: []Record{{Offset: 8, Key: []byte("d")}}, Committed: 4}, func(*Record, []byte, bool) (Change, error) {
+		return Change{}, errors.New("computed again")
+	}); err != nil {
+		t.Fatal(err)
+	}
 	in, err := f.Inspect(ctx, []byte("a"))
 	if err != nil {
 		t.Fatal(err)
@@ -233,6 +266,52 @@ func TestRights(t *testing.T) {
 	if _, err := lasting.Apply(ctx, Batch{Records: []Record{{Offset: 0, Key: []byte("b"), Op: SetAdd("x")}}}); err != nil {
 		t.Error(err)
 	}
+}
+
+// While a slot is moved to another node, a batch that would make a key there is
+// refused, and nothing of it is written: neither of the states, nor of the members
+// of sets, nor of the window.
+func TestMovingSlot(t *testing.T) {
+	nodes := redistest.StartCluster(t, 2)
+	f := mustOpen(t, Options{URL: clusterURL(nodes) + "?check=off&timeout=20s", Topic: "t", Partitions: 1, Slots: 1})
+	c := mustClaim(t, f, Assignment{Committed: -1})
+	ctx := t.Context()
+	if _, err := c.Apply(ctx, Batch{Records: []Record{{Offset: 0, Key: []byte("k"), Op: Delete()}}}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := nodes[0].Must("CLUSTER", "KEYSLOT", f.stateKey(0, []byte("k"))).AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot := strconv.FormatInt(n, 10)
+	at, to := nodes[0], nodes[1]
+	if !slices.Contains(at.Keys(), f.stateKey(0, []byte("k"))) {
+		at, to = to, at
+	}
+	to.Must("CLUSTER", "SETSLOT", slot, "IMPORTING", at.NodeID())
+	at.Must("CLUSTER", "SETSLOT", slot, "MIGRATING", to.NodeID())
+	before := contents(t, at)
+	for name, b := range map[string][]Record{
+		"members":      {{Offset: 1, Key: []byte("k"), Op: SetAdd("x", "y")}},
+		"a state":      {{Offset: 1, Key: []byte("k"), Op: Add(1)}, {Offset: 2, Key: []byte("new"), Op: Add(1)}},
+		"a short call": {{Offset: 1, Key: []byte("k"), Op: Set([]byte("v"))}, {Offset: 2, Key: []byte("new"), Op: Set([]byte("v"))}},
+	} {
+		if _, err := c.Apply(ctx, Batch{Records: b}); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
+		}
+		if after := contents(t, at); !maps.Equal(after, before) || slices.Contains(to.Keys(), f.stateKey(0, []byte("new"))) {
+			t.Errorf("%s: it holds %q, before %q", name, after, before)
+		}
+	}
+	at.Must("CLUSTER", "SETSLOT", slot, "STABLE")
+	to.Must("CLUSTER", "SETSLOT", slot, "STABLE")
+	redistest.Eventually(t, "the breaker closes", func() bool {
+		results, err := c.Apply(ctx, Batch{Records: []Record{{Offset: 1, Key: []byte("k"), Op: SetAdd("x", "y")}}})
+		if err != nil && !errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil && results[0].Verdict == Apply && string(results[0].State) == "2 2"
+	})
 }
 
 // The programs of TestManyBatches on a server.

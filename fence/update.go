@@ -162,18 +162,8 @@ func (c *Claim) holds(ctx context.Context, slot *slotClaim, offset int64, known 
 		}
 		list, ok := known[g]
 		if !ok {
-			r, err := c.f.s.Do(ctx, c.f.s.Breaker(slot.window), "HGET", []string{slot.window}, g.String())
-			if err != nil {
-				return false, err
-			}
-			text, err := r.AsBytes()
-			if rueidis.IsRedisNil(err) {
-				return false, fmt.Errorf("%w: a segment of the window is gone", ErrCorrupt)
-			}
-			if err != nil {
-				return false, err
-			}
-			if list, err = entries(text); err != nil {
+			var err error
+			if list, err = c.f.segment(ctx, slot.window, g); err != nil {
 				return false, err
 			}
 			known[g] = list
@@ -183,6 +173,33 @@ func (c *Claim) holds(ctx context.Context, slot *slotClaim, offset int64, known 
 		}
 	}
 	return false, nil
+}
+
+// segment reads a segment of a window for its owner.
+func (f *Fence) segment(ctx context.Context, window string, g segment) ([]entry, error) {
+	br, name := f.s.Breaker(window), g.String()
+	r, err := f.s.Do(ctx, br, "LPOS", []string{window}, name)
+	if err != nil {
+		return nil, err
+	}
+	at, err := r.AsInt64()
+	if rueidis.IsRedisNil(err) {
+		return nil, fmt.Errorf("%w: segment %s of the window is gone", ErrCorrupt, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r, err = f.s.Do(ctx, br, "LRANGE", []string{window}, strconv.FormatInt(at, 10), strconv.FormatInt(at+int64(g.n), 10)); err != nil {
+		return nil, err
+	}
+	list, err := r.AsStrSlice()
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 || list[0] != name {
+		return nil, fmt.Errorf("%w: segment %s of the window has moved: another owner has the partition", ErrFenced, name)
+	}
+	return g.entries(list[1:])
 }
 
 // Change is what a function of Update makes of a state.

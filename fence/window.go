@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -34,70 +33,91 @@ func parseSegment(name string) (segment, error) {
 	return g, fmt.Errorf("%w: %q is no segment of a window", ErrCorrupt, name)
 }
 
-// pending are the segments of the window in a slot, by their last offset.
+// pending are the segments of the window in a slot, in their order there.
 type pending struct {
 	list    []segment
 	records int
-}
-
-func before(g segment, last int64) int {
-	switch {
-	case g.last < last:
-		return -1
-	case g.last > last:
-		return 1
-	}
-	return 0
+	high    int64 // the largest of their last offsets so far
 }
 
 // add notes a segment. It may be known.
 func (p *pending) add(g segment) {
-	i, _ := slices.BinarySearchFunc(p.list, g.last, before)
-	for ; i < len(p.list) && p.list[i].last == g.last; i++ {
-		if p.list[i] == g {
-			return
-		}
+	if g.first <= p.high && slices.Contains(p.list, g) {
+		return
 	}
-	p.list = slices.Insert(p.list, i, g)
+	p.list = append(p.list, g)
 	p.records += g.n
+	p.high = max(p.high, g.last)
 }
 
-// done lists the segments that hold nothing from an offset on.
+// done lists the segments that the script prunes: those in front of the first that
+// holds something from an offset on.
 func (p *pending) done(committed int64) []segment {
-	n, _ := slices.BinarySearchFunc(p.list, committed, before)
+	n := slices.IndexFunc(p.list, func(g segment) bool { return g.last >= committed })
+	if n < 0 {
+		n = len(p.list)
+	}
 	return slices.Clone(p.list[:n])
 }
 
-// remove forgets segments.
+// remove forgets segments, which are those in front.
 func (p *pending) remove(list []segment) {
 	for _, g := range list {
-		if i := slices.Index(p.list, g); i >= 0 {
-			p.list = slices.Delete(p.list, i, i+1)
+		if len(p.list) > 0 && p.list[0] == g {
+			p.list = p.list[1:]
 			p.records -= g.n
 		}
 	}
 }
 
-// entry is a record in a segment: an "o" and its output, an "s" and the state
-// after it, or "n" when there was none.
+// entry is what a record in a segment has left: an "o" and its output, an "s" and
+// the state after it, or "n" when there was none.
 type entry struct {
 	offset int64
 	value  []byte
 }
 
-// entries takes a segment apart.
-func entries(text []byte) ([]entry, error) {
-	var list []entry
-	for rest := text; len(rest) > 0; {
-		head, after, ok := bytes.Cut(rest, []byte(":"))
-		o, n, ok2 := strings.Cut(string(head), " ")
-		offset, err1 := offsetOf(o)
-		size, err2 := strconv.Atoi(n)
-		if !ok || !ok2 || err1 != nil || err2 != nil || size < 1 || size > len(after) {
-			return nil, fmt.Errorf("%w: a segment of a window is damaged at byte %d", ErrCorrupt, len(text)-len(rest))
+// entries takes a segment apart: what its records have left.
+func (g segment) entries(texts []string) ([]entry, error) {
+	if len(texts) != g.n {
+		return nil, fmt.Errorf("%w: segment %v of a window holds %d records", ErrCorrupt, g, len(texts))
+	}
+	list := make([]entry, len(texts))
+	for i, text := range texts {
+		s, err := parseState([]byte(text))
+		if err != nil {
+			return nil, fmt.Errorf("segment %v of a window: %w", g, err)
 		}
-		list = append(list, entry{offset, after[:size:size]})
-		rest = after[size:]
+		e := entry{s.Offset, []byte("n")}
+		switch {
+		case s.Kind == kindOutput:
+			e.value = append([]byte("o"), s.Value...)
+		case s.Exists:
+			e.value = append([]byte("s"), s.Value...)
+		}
+		list[i] = e
 	}
 	return list, nil
 }
+
+// segments takes a window apart.
+func segments(list []string) (map[segment][]entry, error) {
+	all := map[segment][]entry{}
+	for len(list) > 0 {
+		g, err := parseSegment(list[0])
+		if err != nil {
+			return nil, err
+		}
+		n := min(1+g.n, len(list))
+		if all[g], err = g.entries(list[1:n]); err != nil {
+			return nil, err
+		}
+		list = list[n:]
+	}
+	return all, nil
+}
+
+// kindOutput is the kind of what a record has left in the window that has an
+// output in place of a state. That of what a change of a set has left is
+// "change".
+const kindOutput = "output"

@@ -61,6 +61,7 @@ const (
 	FenceRegressions   = "weir_fence_regressions_total"
 	FenceConflicts     = "weir_fence_conflicts_total"
 	FenceBreakerOpen   = "weir_fence_breaker_open"
+	FenceFull          = "weir_fence_full_total"
 	FenceConsumerLag   = "weir_fence_consumer_lag_records"
 	FenceDeadLetters   = "weir_fence_dead_letters_total"
 	FenceWindowMaximum = "weir_fence_window_max_records"
@@ -263,6 +264,10 @@ var metrics = []Metric{
 	{
 		Name: FenceBreakerOpen, Kind: KindGauge, Unit: Count, Labels: []string{LabelTopic},
 		Help: "Circuit breakers to Redis that are open: 1 while a server is away, and more when several nodes of a cluster are.",
+	},
+	{
+		Name: FenceFull, Kind: KindCounter, Unit: Count, Labels: []string{LabelTopic},
+		Help: "Calls that Redis refused because it has reached maxmemory. Nothing was written.",
 	},
 	{
 		Name: FenceConsumerLag, Kind: KindGauge, Unit: Records, Labels: []string{LabelTopic, LabelPartition},

@@ -17,6 +17,7 @@ import (
 const (
 	fenceRounds  = 7
 	fenceRecords = 64_000 // of a round
+	rateBatch    = 256    // records of a batch of a partition, over round trips that take a while: one call of the script
 )
 
 // fenceBatches are the sizes of the batches that are compared.
@@ -237,8 +238,8 @@ func (b *bench) fenceRate(ctx context.Context) (r row, err error) {
 	ours := func(ctx context.Context, until time.Time) (int, error) {
 		return together(latencyViews, func(i int) (n int, err error) {
 			random := newNumbers(rand.Uint64())
-			for ; time.Now().Before(until); n += latencyBatch {
-				for range latencyBatch {
+			for ; time.Now().Before(until); n += rateBatch {
+				for range rateBatch {
 					parts[i].add(random.next(), random.value())
 				}
 				if err := parts[i].apply(ctx); err != nil {

@@ -235,7 +235,37 @@ func testFence(t *testing.T, brokers string) {
 	if fetches := member.PollFetches(poll); fetches.Err() != nil {
 		t.Fatal(fetches.Err())
 	}
-	f.weir("rewind", "--brokers", brokers, "--group", f.group, "--all", "--first").wantFailure(t, "has 1 members: stop the consumers")
+	f.redis.Del(f.stateKeys()[0]) // so that there is something to repair
+	committed := func() string {
+		t.Helper()
+		offsets, err := kadm.NewClient(f.cl).FetchOffsets(t.Context(), f.group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(offsets.Offsets().Sorted())
+	}
+	offsets := committed()
+	before = f.redis.Dump()
+	for _, args := range [][]string{
+		{"rewind", "--brokers", brokers, "--group", f.group, "--all", "--first"},
+		{"rewind", "--brokers", brokers, "--group", f.group, "--partition", "1", "--offset", "0", "--keep"},
+		{"reconcile", "--brokers", brokers, "--group", f.group, "--states", "count", "--repair"},
+	} {
+		f.weir(args...).wantFailure(t, "has 1 members: stop the consumers")
+	}
+	if f.redis.Dump() != before {
+		t.Error("something was written although the group has a member")
+	}
+	if got := committed(); got != offsets {
+		t.Errorf("the group's offsets are %s, before %s", got, offsets)
+	}
+	// When it has left, the same command does it.
+	if err := member.LeaveGroupContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := f.weir("rewind", "--brokers", brokers, "--group", f.group, "--all", "--first"); r.code != exitOK {
+		t.Errorf("%+v", r)
+	}
 }
 
 func TestFence(t *testing.T) {

@@ -7,18 +7,28 @@
 --       (partition, count, lineage and a space behind each), partition count,
 --       room in the window (number of records; '' when none is kept), time to
 --       live in ms (0 for none), committed offset, whether a key may be on any
---       partition, number of segments to prune, these segments, and for each
---       record: index of its key, offset, operation (and + when an output
---       follows), number of arguments where the operation does not tell it,
---       arguments, output
+--       partition, most segments to prune, and the records in one of two forms:
+--       - name of the segment, and for each record what its state is to be;
+--         record i is of the key KEYS[i + 2]. It is for records that leave what
+--         the caller knows, whose offsets rise
+--       - '', and for each record: index of its key, offset, operation (and + when
+--         an output follows), number of arguments where the operation does not
+--         tell it, arguments, output
 --
 -- A state is a string: partition, count, lineage and offset of the last record
 -- of its key, and its kind unless it is plain, with spaces between; then, if
--- there is a state, a line feed and the state. A segment of the window is what a
--- call wrote: first offset, last offset and number of records, with a - between,
--- and for each record its offset, a space, the length, a colon and the value.
-local REDUCERS = {}
+-- there is a state, a line feed and the state. The window is a list: each call has
+-- put its segment behind the others, which is its name and the states that its
+-- records have left. The name is first offset, last offset and number of records,
+-- with a - between.
+--
+-- Lua hashes each string as a whole, so a long one costs much: texts are passed
+-- on as they came, and are not put together.
+local function reducers()
+	local REDUCERS = {}
 --REDUCERS--
+	return REDUCERS
+end
 local KEYS, ARGV = KEYS, ARGV
 local call = redis.call
 local sub, byte, match, find, format = string.sub, string.byte, string.match, string.find, string.format
@@ -41,16 +51,125 @@ local committed, begin = meta[3] or '0', meta[4] or '0'
 if less(committed, ARGV[8]) then
 	committed = ARGV[8]
 end
-local since = tonumber(meta[5] or '1')
 local prefix = ARGV[4]
+local room = tonumber(ARGV[6]) -- nil when no window is kept
+local ttl = ARGV[7]
+
+-- stored returns what is stored, by the place of the key behind those of the
+-- partition.
+local function stored()
+	return #KEYS > 2 and call('MGET', unpack(KEYS, 3)) or {}
+end
+
+-- fences returns the same as far as the short way looks at it. length is that of
+-- one of the states, and from some length on it is cheaper to ask for the beginning
+-- of each. (What is empty is no state.)
+local function fences(length)
+	if length < 600 then
+		return stored()
+	end
+	local list, last = {}, #prefix + 19 -- digits, and the line feed
+	for i = 3, #KEYS do
+		local text = call('GETRANGE', KEYS[i], 0, last)
+		list[i - 2] = text ~= '' and text
+	end
+	return list
+end
+
+-- put sets keys to texts, which take turns in a list of w elements. A server does
+-- many in several commands sooner than in one.
+local function put(writes, w)
+	for from = 1, w, 64 do
+		call('MSET', unpack(writes, from, math.min(from + 63, w)))
+	end
+end
+
+-- finish writes what is to be written last.
+local function finish()
+	local gone = 0
+	for _ = 1, tonumber(ARGV[10]) do
+		local last, n = match(call('LINDEX', KEYS[2], gone) or '', '^%d+%-(%d+)%-(%d+)$')
+		if not last or not less(last, committed) then
+			break
+		end
+		gone = gone + 1 + tonumber(n)
+	end
+	if gone > 0 then
+		call('LTRIM', KEYS[2], gone, -1)
+	end
+	call('HSET', KEYS[1], 'pos', less(pos, ARGV[3]) and ARGV[3] or pos, 'committed', committed)
+end
+
+-- The short way, for most calls: all records are new, the states before them are
+-- plain ones of this partition and lineage or there are none, and those behind
+-- them are in the arguments. (An offset behind the position is larger than that
+-- of any state of this partition and lineage.)
+local A, at = ARGV, 12 -- the records in the long form
+local segment = ARGV[11]
+if segment ~= '' then
+	local n = #ARGV - at + 1
+	local short = not less(match(segment, '^%d+'), pos)
+	if short then
+		local list = fences(#ARGV[at])
+		local plain, none = '^' .. prefix .. '%d+\n', '^' .. prefix .. '%d+$'
+		for i = 1, n do
+			local text = list[i]
+			if text and not find(text, plain) and not find(text, none) then
+				short = false
+				break
+			end
+		end
+	end
+	if short then
+		if room then
+			if n > room then
+				return {'FULL'}
+			end
+			-- From here on nothing can fail but the server. The first write is one
+			-- that a server without memory refuses: it looks at no other.
+			call('RPUSH', KEYS[2], unpack(ARGV, 11))
+		end
+		if ttl == '0' then
+			local writes, w = {}, 0
+			for i = 1, n do
+				writes[w + 1], writes[w + 2] = KEYS[i + 2], ARGV[at + i - 1]
+				w = w + 2
+			end
+			put(writes, w)
+		else
+			for i = 1, n do
+				call('SET', KEYS[i + 2], ARGV[at + i - 1], 'PX', ttl)
+			end
+		end
+		finish()
+		return {'OK', string.rep('a', n), room and segment or '', {}, ''}
+	end
+	-- The records in the long form. A key may have been there twice.
+	local index, w = {}, 0
+	A = {}
+	for i = 1, n do
+		local key, text = KEYS[i + 2], ARGV[at + i - 1]
+		index[key] = index[key] or format('%d', i + 2)
+		local offset, behind = match(text, '^(%d+)()', #prefix + 1)
+		A[w + 1], A[w + 2] = index[key], offset
+		if behind > #text then
+			A[w + 3] = 'd'
+			w = w + 3
+		else
+			A[w + 3], A[w + 4] = 's', sub(text, behind + 1)
+			w = w + 4
+		end
+	end
+	at = 1
+end
+
+local since = tonumber(meta[5] or '1')
 local partition = match(prefix, '^%d+')
 local lineage = match(prefix, '(%d+) $')
 local count = tonumber(ARGV[5])
-local windowed = ARGV[6] ~= ''
-local ttl = ARGV[7]
 local loose = ARGV[9] == '1'
-local FIRST = 11 -- of the segments to prune
-local pruned = tonumber(ARGV[10])
+local REDUCERS = reducers()
+local raws = stored()
 
 -- Integers are decimal strings in the range of int64. Those of 15 digits and
 -- less are exact as Lua's numbers.
@@ -100,8 +219,17 @@ local function difference(a, b)
 	return out
 end
 
+-- exact says that s is an integer as it is written here, and that Lua's numbers
+-- hold it.
+local function exact(s)
+	return #s <= 15 and (s == '0' or find(s, '^%-?[1-9]%d*$'))
+end
+
 -- add returns the sum of two integers, or nil and what is wrong.
 local function add(a, b)
+	if exact(a) and exact(b) then
+		return format('%.0f', tonumber(a) + tonumber(b))
+	end
 	local as, ad = integer(a)
 	local bs, bd = integer(b)
 	if not as or not bs then
@@ -193,15 +321,15 @@ end
 -- kind R, offset O of the last record of this partition and lineage; COUNT is
 -- set when the last one was of another partition. Then what is stored: KIND, and
 -- AT, where the value begins while it is still to be taken out; and what is to be
--- written: DIRTY, members M with their number SIZE, and FRESH, which says that no
--- member that is stored counts. (To set a field of a table to nil costs as much as
--- to set it to something, so what is nil already is left alone.)
-local V, R, O, COUNT, KIND, AT, DIRTY, M, SIZE, FRESH = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
-local raws = #KEYS > 2 and call('MGET', unpack(KEYS, 3)) or {}
+-- written: T, the text, or false while it is still to be made, members M with their
+-- number SIZE, and FRESH, which says that no member that is stored counts. (To set
+-- a field of a table to nil costs as much as to set it to something, so what is nil
+-- already is left alone.)
+local V, R, O, COUNT, KIND, AT, T, M, SIZE, FRESH = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local mine = '^' .. prefix .. '(%d+)()'
 
--- load says whether what is stored can be read.
-local function load(i)
+-- readable says whether what is stored can be read.
+local function readable(i)
 	local raw = raws[i - 2]
 	if not raw then
 		return true
@@ -300,9 +428,10 @@ local function unpacked(v)
 end
 
 -- An operation gets the index of the state, and the index and number of its
--- arguments. It changes the state and returns true, or what the window is to
--- keep in place of the state; or it returns nil and what is wrong.
-local function put(i, v, kind)
+-- arguments. It changes the state and returns true, and if the window is to keep
+-- something in place of the state its kind and value; or it returns nil and what
+-- is wrong.
+local function become(i, v, kind)
 	if v ~= nil or V[i] then
 		V[i] = v
 	end
@@ -319,7 +448,7 @@ local function put(i, v, kind)
 end
 
 local function plain(i, v)
-	return put(i, v, nil)
+	return become(i, v, nil)
 end
 
 -- typed returns the value of a state of a kind, or a value to begin with.
@@ -335,19 +464,19 @@ end
 
 local ops = {}
 
-function ops.s(i, a) return put(i, ARGV[a], nil) end
+function ops.s(i, a) return become(i, A[a], nil) end
 function ops.d(i) return plain(i, nil) end
 function ops.k() return true end
 
 function ops.c(i, a)
 	local base
-	if ARGV[a] == '1' then
-		base = ARGV[a + 1]
+	if A[a] == '1' then
+		base = A[a + 1]
 	end
 	if V[i] ~= base then
 		return nil, 'CONFLICT'
 	end
-	return plain(i, ARGV[a + 2] == '1' and ARGV[a + 3] or nil)
+	return plain(i, A[a + 2] == '1' and A[a + 3] or nil)
 end
 
 function ops.i(i, a)
@@ -355,7 +484,7 @@ function ops.i(i, a)
 	if not v then
 		return nil, 'the state is no plain value'
 	end
-	local r, wrong = add(v, ARGV[a])
+	local r, wrong = add(v, A[a])
 	if not r then
 		return nil, wrong
 	end
@@ -367,7 +496,7 @@ function ops.f(i, a)
 	if not v then
 		return nil, 'the state is no plain value'
 	end
-	local r, wrong = plus(v, ARGV[a])
+	local r, wrong = plus(v, A[a])
 	if not r then
 		return nil, wrong
 	end
@@ -384,7 +513,7 @@ local function counted(i, a, adder)
 		return nil, 'the state is no sum and count'
 	end
 	local wrong
-	total, wrong = adder(total, ARGV[a])
+	total, wrong = adder(total, A[a])
 	if not total then
 		return nil, wrong
 	end
@@ -392,22 +521,22 @@ local function counted(i, a, adder)
 	if not n then
 		return nil, wrong
 	end
-	return put(i, total .. ' ' .. n, 'sum')
+	return become(i, total .. ' ' .. n, 'sum')
 end
 
 function ops.I(i, a) return counted(i, a, add) end
 function ops.F(i, a) return counted(i, a, plus) end
 
 local function extreme(i, a, before)
-	local v = typed(i, nil, ARGV[a])
+	local v = typed(i, nil, A[a])
 	if not v then
 		return nil, 'the state is no plain value'
 	end
-	local take, wrong = before(ARGV[a], v)
+	local take, wrong = before(A[a], v)
 	if take == nil then
 		return nil, wrong
 	end
-	return plain(i, take and ARGV[a] or v)
+	return plain(i, take and A[a] or v)
 end
 
 local function smallerFloat(a, b)
@@ -429,12 +558,12 @@ function ops.a(i, a)
 	if not list then
 		return nil, 'the state is no list'
 	end
-	list[#list + 1] = ARGV[a + 1]
+	list[#list + 1] = A[a + 1]
 	local out = {}
-	for j = math.max(1, #list - tonumber(ARGV[a]) + 1), #list do
+	for j = math.max(1, #list - tonumber(A[a]) + 1), #list do
 		out[#out + 1] = #list[j] .. ':' .. list[j]
 	end
-	return put(i, table.concat(out), 'list')
+	return become(i, table.concat(out), 'list')
 end
 
 local function change(i, a, n, there)
@@ -444,7 +573,7 @@ local function change(i, a, n, there)
 	local m = members(i)
 	local changed = 0
 	for j = a, a + n - 1 do
-		local member = ARGV[j]
+		local member = A[j]
 		if has(i, member) ~= there then
 			changed = changed + 1
 		end
@@ -452,14 +581,14 @@ local function change(i, a, n, there)
 	end
 	SIZE[i] = SIZE[i] + (there and changed or -changed)
 	V[i], R[i] = format('%d', SIZE[i]), 'set'
-	return 's' .. changed .. ' ' .. V[i]
+	return true, 'change', changed .. ' ' .. V[i]
 end
 
 ops['+'] = function(i, a, n) return change(i, a, n, true) end
 ops['-'] = function(i, a, n) return change(i, a, n, false) end
 
 function ops.r(i, a, n)
-	local name, version, oldest = ARGV[a], ARGV[a + 1], ARGV[a + 2]
+	local name, version, oldest = A[a], A[a + 1], A[a + 2]
 	local f = REDUCERS[name]
 	if not f then
 		return nil, 'no such reducer'
@@ -479,7 +608,7 @@ function ops.r(i, a, n)
 	end
 	local args = {}
 	for j = a + 3, a + n - 1 do
-		args[#args + 1] = ARGV[j]
+		args[#args + 1] = A[j]
 	end
 	local ok, v, output = protect(f, V[i], args)
 	if not ok then
@@ -491,10 +620,10 @@ function ops.r(i, a, n)
 	if v == nil then
 		plain(i, nil)
 	else
-		put(i, v, 'reducer ' .. name .. ' ' .. version)
+		become(i, v, 'reducer ' .. name .. ' ' .. version)
 	end
 	if output then
-		return 'o' .. output
+		return true, 'output', output
 	end
 	return true
 end
@@ -503,66 +632,103 @@ end
 local arity = {s = 1, d = 0, k = 0, c = 4, i = 1, f = 1, I = 1, F = 1, m = 1, M = 1, n = 1, N = 1, a = 2}
 
 -- What the window holds for an offset: "o" and an output, "s" and the state,
--- or "n" for no state. What this call adds are the parts of its segment, four for
--- a record: offset, length, letter, value. seen is what is known of the others.
-local P, parts, lengths = 0, {}, {}
+-- or "n" and nothing when there was no state. What this call adds are offsets and texts. seen is what is
+-- known of the others.
+local P, offsets, texts = 0, {}, {}
 local seen, segments, used = {}, nil, {}
+
+-- written is a state as it is stored.
+local function written(offset, kind, value)
+	if value == nil then
+		return prefix .. offset
+	elseif kind then
+		return prefix .. offset .. ' ' .. kind .. '\n' .. value
+	end
+	return prefix .. offset .. '\n' .. value
+end
+
+local function left(text)
+	local stop = find(text, '\n', 1, true)
+	if not stop then
+		return 'n', ''
+	end
+	local output = match(sub(text, 1, stop - 1), '^%d+ %d+ %d+ %d+ output$')
+	return output and 'o' or 's', sub(text, stop + 1)
+end
+
+local function damaged(name)
+	error('the segment ' .. name .. ' of the window is damaged')
+end
+
+-- list returns names, bounds and places of the segments.
+local function list()
+	local all, from, length = {}, 0, call('LLEN', KEYS[2])
+	while from < length do
+		local name = call('LINDEX', KEYS[2], from)
+		local first, last, n = match(name, '^(%d+)%-(%d+)%-(%d+)$')
+		if not first then
+			damaged(name)
+		end
+		local to = from + tonumber(n)
+		all[#all + 1] = {name, first, last, from + 1, to}
+		from = to + 1
+	end
+	return all
+end
+
+local function open(name, from, to)
+	local some = call('LRANGE', KEYS[2], from, to)
+	if #some ~= to - from + 1 then
+		damaged(name)
+	end
+	for _, text in ipairs(some) do
+		local offset = match(text, '^%d+ %d+ %d+ (%d+)')
+		if not offset then
+			damaged(name)
+		end
+		seen[offset] = text
+	end
+end
 
 local function held(offset)
 	if seen[offset] then
-		return seen[offset]
+		return left(seen[offset])
 	end
-	for j = P - 3, 1, -4 do
-		if parts[j] == offset then
-			return parts[j + 2] .. parts[j + 3]
+	for j = P, 1, -1 do
+		if offsets[j] == offset then
+			return left(texts[j])
 		end
 	end
-	if not segments then
-		segments = {}
-		for _, name in ipairs(call('HKEYS', KEYS[2])) do
-			local first, last = match(name, '^(%d+)%-(%d+)%-%d+$')
-			-- None of this call is before this offset or behind the new position.
-			if first and less(first, ARGV[3]) and not less(last, offset) then
-				segments[#segments + 1] = {name, first, last}
-			end
-		end
-	end
+	segments = segments or list()
 	for _, g in ipairs(segments) do
 		if not g.open and not less(offset, g[2]) and not less(g[3], offset) then
 			g.open = true
-			local text = call('HGET', KEYS[2], g[1])
-			local at = 1
-			while at <= #text do
-				local o, n, from = match(text, '^(%d+) (%d+):()', at)
-				if not o then
-					error('the segment ' .. g[1] .. ' of the window is damaged')
-				end
-				at = from + tonumber(n)
-				seen[o] = sub(text, from, at - 1)
-			end
+			open(g[1], g[4], g[5])
 			used[#used + 1] = g[1]
 		end
 	end
-	return seen[offset]
+	if seen[offset] then
+		return left(seen[offset])
+	end
 end
 
--- The reply: a letter for each record, and the values of those whose letter is
--- a capital.
-local L, letters, values = 0, {}, {}
+-- The reply: a letter for each record, and of those whose letter is a capital
+-- another one and a value, as in the window.
+local L, letters, N, kinds, values = 0, {}, 0, {}, {}
 local bad, conflict = {'BAD'}, nil
 
 -- Offsets rise, so once one is behind the position all that follow are: they
 -- were never applied in this lineage, and cannot be in the window.
 local fresh = false
 local index = {} -- of a key, by its text
-local at, last = FIRST + pruned, #ARGV
+local last = #A
 while at <= last do
-	local text, offset, op = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-	local i = index[text]
+	local place, offset, op = A[at], A[at + 1], A[at + 2]
+	local i = index[place]
 	if not i then
-		i = tonumber(text)
-		index[text] = i
-		if not load(i) then
+		i = tonumber(place)
+		index[place] = i
+		if not readable(i) then
 			return {'CORRUPT', KEYS[i]}
 		end
 	end
@@ -572,18 +738,22 @@ while at <= last do
 	end
 	local n = arity[op]
 	if not n then
-		n = tonumber(ARGV[a])
+		n = tonumber(A[a])
 		a = a + 1
 	end
 	at = a + n + (out and 1 or 0)
 	fresh = fresh or not less(offset, pos)
 	local o = O[i]
 	local again = o and not (#o < #offset or #o == #offset and o < offset)
-	local kept = windowed and (again or not fresh) and not less(offset, committed) and held(offset)
+	local was, kept
+	if room and (again or not fresh) and not less(offset, committed) then
+		was, kept = held(offset)
+	end
 	local verdict = 'A'
-	if kept then
+	if was then
 		verdict = 'R'
-		values[#values + 1] = kept
+		N = N + 1
+		kinds[N], values[N] = was, kept
 	elseif again or not fresh and less(offset, begin) then
 		verdict = 's'
 	elseif COUNT[i] then
@@ -600,39 +770,40 @@ while at <= last do
 		if AT[i] and (not known or op == 'c') then
 			V[i], AT[i] = sub(raws[i - 2], AT[i]), nil
 		end
-		local result, wrong = ops[op](i, a, n)
-		if wrong == 'CONFLICT' then
+		local result, kind, value = ops[op](i, a, n)
+		if kind == 'CONFLICT' then
 			conflict = i
 			break
 		elseif not result then
 			bad[#bad + 1] = format('%d', L)
-			bad[#bad + 1] = wrong
+			bad[#bad + 1] = kind
 		else
-			local letter, value = 'n', ''
-			if result ~= true then
-				letter, value = sub(result, 1, 1), sub(result, 2)
-			elseif V[i] ~= nil then
-				letter, value = 's', V[i]
-			end
 			if known then
 				verdict = verdict == 'A' and 'a' or 'b'
 			else
-				values[#values + 1] = letter .. value
+				N = N + 1
+				if kind then
+					kinds[N], values[N] = kind == 'output' and 'o' or 's', value
+				elseif V[i] ~= nil then
+					kinds[N], values[N] = 's', V[i]
+				else
+					kinds[N], values[N] = 'n', ''
+				end
 			end
-			if windowed and (fresh or not less(offset, committed)) then
+			local text = false -- of the state
+			if room and (fresh or not less(offset, committed)) then
+				P = P + 1
+				offsets[P] = offset
 				if out then
-					letter, value = 'o', ARGV[at - 1]
+					texts[P] = written(offset, 'output', A[at - 1])
+				elseif kind then
+					texts[P] = written(offset, kind, value)
+				else
+					text = written(offset, R[i], V[i])
+					texts[P] = text
 				end
-				local size = #value + 1
-				local length = lengths[size]
-				if not length then
-					length = format(' %d:', size)
-					lengths[size] = length
-				end
-				parts[P + 1], parts[P + 2], parts[P + 3], parts[P + 4] = offset, length, letter, value
-				P = P + 4
 			end
-			O[i], DIRTY[i] = offset, true
+			O[i], T[i] = offset, text
 			if COUNT[i] then
 				COUNT[i] = nil
 			end
@@ -647,21 +818,29 @@ end
 if #bad > 1 then
 	return bad
 end
-local segment = ''
+segment = ''
 if P > 0 then
-	if P / 4 > tonumber(ARGV[6]) then
+	if P > room then
 		return {'FULL'}
 	end
-	segment = parts[1] .. '-' .. parts[P - 3] .. '-' .. format('%d', P / 4)
+	segment = offsets[1] .. '-' .. offsets[P] .. '-' .. format('%d', P)
 end
 
--- From here on nothing can fail but the server. The first write is one that a
--- server without memory refuses: it looks only at the first of a script.
-if P > 0 then
-	call('HSET', KEYS[2], segment, table.concat(parts))
+-- A server of a cluster that is handing these keys over to another one refuses
+-- those that it does not have. The call does not name the keys of members, so that
+-- has to be found out before anything is written.
+for i in pairs(T) do
+	if FRESH[i] or KIND[i] == 'set' or R[i] == 'set' then
+		call('EXISTS', memberKey(i))
+	end
 end
-local writes, n = {}, 0
-for i in pairs(DIRTY) do
+
+-- From here on nothing can fail but the server.
+if P > 0 then
+	call('RPUSH', KEYS[2], segment, unpack(texts))
+end
+local writes, w = {}, 0
+for i, text in pairs(T) do
 	if FRESH[i] or KIND[i] == 'set' and R[i] ~= 'set' then
 		call('UNLINK', memberKey(i))
 	end
@@ -679,26 +858,14 @@ for i in pairs(DIRTY) do
 			call('PERSIST', memberKey(i))
 		end
 	end
-	local text
-	if V[i] == nil then
-		text = prefix .. O[i]
-	elseif R[i] then
-		text = prefix .. O[i] .. ' ' .. R[i] .. '\n' .. V[i]
-	else
-		text = prefix .. O[i] .. '\n' .. V[i]
-	end
+	text = text or written(O[i], R[i], V[i])
 	if ttl ~= '0' then
 		call('SET', KEYS[i], text, 'PX', ttl)
 	else
-		writes[n + 1], writes[n + 2] = KEYS[i], text
-		n = n + 2
+		writes[w + 1], writes[w + 2] = KEYS[i], text
+		w = w + 2
 	end
 end
-if n > 0 then
-	call('MSET', unpack(writes, 1, n))
-end
-for from = FIRST, FIRST + pruned - 1, 4000 do
-	call('HDEL', KEYS[2], unpack(ARGV, from, math.min(from + 3999, FIRST + pruned - 1)))
-end
-call('HSET', KEYS[1], 'pos', less(pos, ARGV[3]) and ARGV[3] or pos, 'committed', committed)
-return {'OK', table.concat(letters), segment, used, unpack(values)}
+put(writes, w)
+finish()
+return {'OK', table.concat(letters), segment, used, table.concat(kinds), unpack(values)}

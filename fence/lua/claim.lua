@@ -24,16 +24,21 @@ call('HSET', KEYS[1], 'v', ARGV[3], 'owner', ARGV[2], 'count', ARGV[4], 'committ
 if ARGV[5] ~= '' and (m[3] or '') == '' then
 	call('HSET', KEYS[1], 'topic', ARGV[5])
 end
-local old, held = {}, {}
-for _, segment in ipairs(call('HKEYS', KEYS[2])) do
-	local last = string.match(segment, '^%d+%-(%d+)%-%d+$')
-	if last and less(last, committed) then
-		old[#old + 1] = segment
+-- The window: what is committed goes, and the names of the other segments are
+-- returned, in their order. One that is none is returned, too, as the last.
+local held, at, gone = {}, 0, 0
+local length = call('LLEN', KEYS[2])
+while at < length do
+	local name = call('LINDEX', KEYS[2], at)
+	local last, n = string.match(name, '^%d+%-(%d+)%-(%d+)$')
+	at = last and at + 1 + tonumber(n) or length
+	if last and #held == 0 and less(last, committed) then
+		gone = at
 	else
-		held[#held + 1] = segment
+		held[#held + 1] = name
 	end
 end
-for from = 1, #old, 4000 do
-	call('HDEL', KEYS[2], unpack(old, from, math.min(from + 3999, #old)))
+if gone > 0 then
+	call('LTRIM', KEYS[2], gone, -1)
 end
 return {'OK', call('HGET', KEYS[1], 'pos'), held}

@@ -2,9 +2,9 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,7 +41,7 @@ func (r *fenceRedis) keys(part string) (keys []string) {
 
 func (r *fenceRedis) Save(slot int) func() error {
 	part := fmt.Sprintf("{%s/%d/", r.opts.Topic, slot)
-	hashes, texts := map[string][]string{}, map[string]string{}
+	hashes, texts, lists := map[string][]string{}, map[string]string{}, map[string][]string{}
 	for _, k := range r.keys(part) {
 		var err error
 		switch kind := r.m.Type(k); kind {
@@ -53,6 +53,8 @@ func (r *fenceRedis) Save(slot int) func() error {
 			}
 		case "string":
 			texts[k], err = r.m.Get(k)
+		case "list":
+			lists[k], err = r.m.List(k)
 		default:
 			err = fmt.Errorf("key %q is a %s", k, kind)
 		}
@@ -72,34 +74,42 @@ func (r *fenceRedis) Save(slot int) func() error {
 				return err
 			}
 		}
+		for k, list := range lists {
+			if _, err := r.m.RPush(k, list...); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
 }
 
-// Forget goes through the segments of the window: offset, size, a colon and the
-// value of each record.
+// forgotten is an offset that no record has.
+const forgotten = math.MaxInt64
+
+// Forget goes through the window, which is a list of the names of segments and of
+// what the records have left, which begins with partition, count, lineage and
+// offset.
 func (r *fenceRedis) Forget(partition int32, keep func(int64) bool) error {
 	for _, k := range r.keys("}:w" + strconv.Itoa(int(partition))) {
-		fields, err := r.m.HKeys(k)
+		list, err := r.m.List(k)
 		if err != nil {
 			return err
 		}
-		for _, f := range fields {
-			var kept strings.Builder
-			for rest := r.m.HGet(k, f); rest != ""; {
-				head, after, _ := strings.Cut(rest, ":")
-				offset, size, _ := strings.Cut(head, " ")
-				o, err1 := strconv.ParseInt(offset, 10, 64)
-				n, err2 := strconv.Atoi(size)
-				if err := errors.Join(err1, err2); err != nil || n > len(after) {
-					return fmt.Errorf("segment %s of the window: %q: %w", f, rest, err)
-				}
-				if keep(o) {
-					kept.WriteString(rest[:len(head)+1+n])
-				}
-				rest = after[n:]
+		for i, text := range list {
+			if !strings.Contains(text, " ") {
+				continue // a name
 			}
-			r.m.HSet(k, f, kept.String())
+			var p, count, lineage, offset int64
+			if _, err := fmt.Sscan(text, &p, &count, &lineage, &offset); err != nil {
+				return fmt.Errorf("window %s: %q: %w", k, text, err)
+			}
+			if offset != forgotten && !keep(offset) {
+				list[i] = fmt.Sprint(p, count, lineage, int64(forgotten))
+			}
+		}
+		r.m.Del(k)
+		if _, err := r.m.RPush(k, list...); err != nil {
+			return err
 		}
 	}
 	return nil
