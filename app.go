@@ -472,7 +472,7 @@ func (a *App) workerConfig(i, workers int, process assign.ProcessID, res *topolo
 		MaxViewAge: life / 2, DeadLetterTopic: c.DeadLetterTopic, OnError: c.onError(),
 		Broker: &worker.Kafka{Options: opts, SessionTimeout: c.SessionTimeout, HeartbeatInterval: c.HeartbeatInterval,
 			RebalanceTimeout: c.RebalanceTimeout, TransactionTimeout: c.TransactionTimeout,
-			MaxBufferedOutputs: maxBufferedOutputs, MaxFetchBytes: maxFetchBytes, MaxRecordBytes: c.MaxRecordBytes, Logger: c.Logger},
+			MaxBufferedOutputs: max(maxBufferedOutputs, worker.OutboxBuffer(store, c.Guarantee == ExactlyOnce)), MaxFetchBytes: maxFetchBytes, MaxRecordBytes: c.MaxRecordBytes, Logger: c.Logger},
 		Store: store, Clock: wallClock{}, Nonce: randomNonce, Lineage: randomLineage, Logger: c.Logger,
 		Metrics: worker.NewMetrics(c.Metrics, i), Changed: a.refresh, Point: crashPoint,
 	}

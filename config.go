@@ -37,12 +37,18 @@ const (
 	// has acknowledged the state changes once, through repartition topics too, and
 	// outputs appear at least once; repetitions carry the same weir-id header, by
 	// which a [Deduper] drops them. A store that forgot acknowledged writes, as in
-	// a failover of Redis, has their input processed again, which is counted
-	// (weir_store_forgot_total): what it had forgotten may take effect twice. A
+	// a failover of Redis, has their input processed again: what it had forgotten
+	// may take effect twice. weir_store_forgot_total counts that, as far as somebody
+	// is left who knows of it (O6 in docs/guarantees.md). A
 	// store that lost a task's state as a whole stops the application: nothing
 	// can rebuild it. A batch is at most what the store takes in one step (500
 	// keys and 256 KiB in Redis, outputs of 1 MiB); a single record that writes
-	// more is an error that matches [ErrBatchTooLarge].
+	// more is an error that matches [ErrBatchTooLarge]. An output that the broker
+	// refuses for good stops the application at every start, until its topic takes
+	// it: the state has its batch already.
+	//
+	// Either way input is read uncommitted: records of transactions that are open
+	// or were aborted count as well.
 	AtLeastOnce
 )
 

@@ -103,7 +103,7 @@ func (a *topicAdmin) prepare(ctx context.Context, t *topology.Topology) (*topolo
 	}
 	if a.config.usesOutbox() {
 		res.Changelogs = nil
-		if err := checkWriters(t, res); err != nil {
+		if err := checkOutbox(t, res, a.config.ApplicationID); err != nil {
 			return nil, err
 		}
 	}

@@ -102,7 +102,7 @@ func idOf(t testing.TB, headers []weir.Header) []byte {
 }
 
 // outboxPoints are those that a batch and a claim come to with an outbox.
-var outboxPoints = []Point{AfterProcess, BeforeApply, AfterApply, AfterFlush, BeforeCommit, AfterCommit, AfterClaim, DuringRevoke}
+var outboxPoints = []Point{AfterProcess, BeforeApply, AfterApply, AfterFlush, BeforeCommit, AfterCommit, AfterClaim, Point(worker.DuringResend), DuringRevoke}
 
 // A process dies at each point of the protocol, of the n-th batch, and so does its
 // successor at the next one. The state changes once, through the repartition
@@ -269,6 +269,40 @@ func TestOutboxOfAStoreThatForgets(t *testing.T) {
 	}
 	if want := map[string][]int64{"k0": {1, 2, 3, 4, 5, 4, 5, 6}, "k1": {1, 2, 3, 4, 3, 4, 5, 6}}; !maps.EqualFunc(values, want, slices.Equal) {
 		t.Errorf("outputs %v, want %v", values, want)
+	}
+}
+
+// refusing is a store that refuses the next claims, as if another owner had come in
+// between.
+type refusing struct {
+	*regressing
+	left int
+}
+
+func (s *refusing) Claim(ctx context.Context, id state.ID, old, new state.Token) (state.View, error) {
+	if s.left > 0 {
+		s.left--
+		return nil, &state.FencedError{ID: id, Stored: old}
+	}
+	return s.regressing.Claim(ctx, id, old, new)
+}
+
+// What a store has forgotten is counted by the claim that goes back with it, and not
+// by those before it that came to nothing.
+func TestOutboxCountsWhatItHasClaimed(t *testing.T) {
+	t.Parallel()
+	store := &refusing{regressing: &regressing{memstore.NewShared()}}
+	c := newCounter(t, 1, outboxOptions(store))
+	c.send(5, 2)
+	back := store.save(t, state.ID{Application: "test", Task: "0_0"})
+	c.send(4, 2)
+	back()
+	store.left = 3
+	c.send(3, 2)
+	c.Advance(2 * time.Second)
+	c.checkTable()
+	if n, again := c.Metrics().Sum(metric.StoreForgot), c.Metrics().Sum(metric.Reprocessed); store.left != 0 || n != 1 || again != 4 {
+		t.Errorf("after three refused claims the store is said to have forgotten %v times, and %v records to be processed again, want 1 and 4", n, again)
 	}
 }
 
@@ -671,6 +705,73 @@ func TestOutboxKeepsRepartitionRecords(t *testing.T) {
 		t.Errorf("%d records were deleted within eight hours", n)
 	}
 	c.checkOnce()
+}
+
+// The hours go on from one owner to the next: instances that come and go more often
+// than that do not keep the records of a repartition topic for ever.
+func TestOutboxPurgesThroughClaims(t *testing.T) {
+	t.Parallel()
+	o := outboxOptions(memstore.NewShared())
+	o.Config.PurgeInterval = time.Minute
+	c := newChain(t, o)
+	const hours, perHour = 40, 5
+	for range hours {
+		c.send(perHour)
+		c.Advance(time.Hour)
+		c.Restart()
+	}
+	deleted := int64(0)
+	for p := range int32(chainPartitions) {
+		b, err := c.sim.Bounds(worker.TopicPartition{Topic: "test-by-key-repartition", Partition: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deleted += b.Start
+	}
+	if kept := hours*perHour - int(deleted); kept < 6*perHour || kept > 14*perHour {
+		t.Errorf("the records of the last %d hours are kept, want those of 6 to 14", kept/perHour)
+	}
+	c.checkOnce()
+}
+
+// What is sent and not acknowledged has a bound in bytes, of all tasks together.
+func TestOutboxBoundsWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	store := weir.NewKeyValueStore("kv", serde.String, serde.String)
+	topology := build(t, func(b *weir.Builder) {
+		b.Stream(chainIn).Process("many", func() *many { return &many{store: store} }, store).To(chainOut)
+	})
+	o := outboxOptions(memstore.NewShared())
+	o.Partitions = map[string]int32{"in": 4, "out": 1}
+	o.CommitOnClock = true
+	o.Config.CommitInterval = 10 * time.Second
+	d := New(t, topology, o)
+	in := d.Input(chainIn)
+	const size, records = 300 << 10, 200
+	flushed, most, sent := 0, 0, 0
+	d.hook = func(call simkafka.Call) simkafka.Fault {
+		switch call.Op {
+		case simkafka.Flush:
+			flushed = 0
+		case simkafka.Produce:
+			flushed += call.Records
+			sent += call.Records
+			most = max(most, flushed)
+		}
+		return simkafka.Fault{}
+	}
+	d.Batch(func() {
+		for i := range records {
+			in.To(int32(i%4)).Send("k", fmt.Sprint("1 ", size))
+		}
+	})
+	d.Advance(3 * time.Minute)
+	if sent != records {
+		t.Fatalf("%d outputs, want %d", sent, records)
+	}
+	if bytes := most * size; bytes < 12<<20 || bytes > 17<<20 {
+		t.Errorf("%d MiB were under way, want some 16", bytes>>20)
+	}
 }
 
 // A null key goes anywhere, but when it is sent again to the same place. And an

@@ -453,3 +453,37 @@ func TestStoreThatIsDamagedAgainAndAgain(t *testing.T) {
 		c.check()
 	}
 }
+
+// Under at least once a process died before its last batch was committed, so that
+// the changelog goes on behind the stamp, and the replay of that was interrupted
+// when it had come past the stamp. The view was taken for one that the group's
+// offsets were set back from, and the application stopped, at every start. It goes
+// on with the replay.
+func TestAnInterruptedReplayPastTheStamp(t *testing.T) {
+	t.Parallel()
+	var table weir.Table[string, int64]
+	topology := build(t, func(b *weir.Builder) { table = b.Stream(countsIn).GroupByKey().Count("counts") })
+	s := newSpoilt()
+	o := s.options()
+	o.Config.Guarantee = weir.AtLeastOnce
+	o.Config.TopicConfigs = map[string]string{"delete.retention.ms": fmt.Sprint(life.Milliseconds())}
+	d := New(t, topology, o)
+	in, one := d.Input(countsIn), d.Instance(0)
+	in.Send("k", "")
+	one.CrashAt(BeforeCommit)
+	in.Send("k", "")
+	if one.State() != Crashed {
+		t.Fatalf("the instance is %v, want it dead before its commit", one.State())
+	}
+	// After so long a time the replay is not good enough, which shows at its end,
+	// and a rebuild follows it.
+	d.Advance(life + time.Second)
+	one.Start()
+	if n := d.Metrics().Sum(metric.Claims); n != 3 {
+		t.Errorf("%v claims, want one of the first start and two of the second: the test does not show what it should", n)
+	}
+	// The record that was not committed counts again.
+	if n, ok := d.Table(table).Get("k"); !ok || n != 3 {
+		t.Errorf("count %d, %t, want 3", n, ok)
+	}
+}

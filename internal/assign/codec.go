@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/weirstreams/weir/internal/topology"
+	"github.com/weirstreams/weir/internal/wire"
 )
 
 // Version is the layout of UserData and Assignment that this release speaks.
@@ -38,7 +39,7 @@ func (u UserData) Encode() []byte {
 	b = append(b, u.Topology[:]...)
 	b = appendTasks(b, u.Owned)
 	// Here ends the head.
-	b = appendString(b, u.Address)
+	b = wire.AppendString(b, u.Address)
 	b = binary.AppendVarint(b, int64(u.Capacity))
 	local := slices.Clone(u.Local)
 	slices.SortStableFunc(local, func(a, b LocalTask) int { return a.ID.Compare(b.ID) })
@@ -59,29 +60,29 @@ func (u UserData) Encode() []byte {
 // (Version, ProcessID, Worker, Topology, Owned) and an error that matches
 // ErrNewer.
 func DecodeUserData(b []byte) (UserData, error) {
-	r := reader{b: b}
-	version, _ := r.byte(), r.byte()
+	r := reader{wire.NewReader(b)}
+	version, _ := r.Byte(), r.Byte()
 	u := UserData{Version: int(version)}
-	r.fixed(u.ProcessID[:])
-	u.Worker = r.int32()
-	r.fixed(u.Topology[:])
+	r.Fixed(u.ProcessID[:])
+	u.Worker = r.Int32()
+	r.Fixed(u.Topology[:])
 	u.Owned = r.tasks()
 	if version == 0 {
-		r.fail()
+		r.Fail()
 	}
-	if r.err == nil && version > Version {
+	if !r.Bad() && version > Version {
 		return u, fmt.Errorf("group member data of version %d: %w: this one reads up to version %d", version, ErrNewer, Version)
 	}
-	u.Address = r.string()
-	u.Capacity = r.int32()
+	u.Address = r.String()
+	u.Capacity = r.Int32()
 	if ids := r.tasks(); len(ids) > 0 {
 		u.Local = make([]LocalTask, len(ids))
 		for i, id := range ids {
-			u.Local[i] = LocalTask{id, r.varint()}
+			u.Local[i] = LocalTask{id, r.Varint()}
 		}
 	}
-	if r.err != nil {
-		return UserData{}, fmt.Errorf("group member data of %d bytes: %w", len(b), r.err)
+	if r.Bad() {
+		return UserData{}, fmt.Errorf("group member data of %d bytes: %w", len(b), errDamaged)
 	}
 	return u, nil
 }
@@ -95,7 +96,7 @@ func (a Assignment) Encode() []byte {
 		e = *a.Error
 	}
 	b = append(b, byte(e.Code))
-	b = appendString(b, e.Text)
+	b = wire.AppendString(b, e.Text)
 	var flags byte
 	if a.FollowUp {
 		flags |= flagFollowUp
@@ -106,7 +107,7 @@ func (a Assignment) Encode() []byte {
 	b = appendTasks(b, a.Standby)
 	b = binary.AppendUvarint(b, uint64(len(a.Hosts)))
 	for _, h := range a.Hosts {
-		b = appendString(b, h.Address)
+		b = wire.AppendString(b, h.Address)
 		b = appendTasks(b, h.Active)
 		b = appendTasks(b, h.Standby)
 	}
@@ -119,30 +120,30 @@ func (a Assignment) Encode() []byte {
 // release can still tell an older member why it gets no tasks, and an error
 // that matches ErrNewer.
 func DecodeAssignment(b []byte) (Assignment, error) {
-	r := reader{b: b}
-	version, _ := r.byte(), r.byte()
+	r := reader{wire.NewReader(b)}
+	version, _ := r.Byte(), r.Byte()
 	a := Assignment{Version: int(version)}
-	a.Generation = r.int32()
-	if code, text := ErrorCode(r.byte()), r.string(); code != 0 {
+	a.Generation = r.Int32()
+	if code, text := ErrorCode(r.Byte()), r.String(); code != 0 {
 		a.Error = &Error{code, text}
 	}
-	a.FollowUp = r.byte()&flagFollowUp != 0
+	a.FollowUp = r.Byte()&flagFollowUp != 0
 	a.Active = r.tasks()
 	if version == 0 {
-		r.fail()
+		r.Fail()
 	}
-	if r.err == nil && version > Version {
+	if !r.Bad() && version > Version {
 		return a, fmt.Errorf("group assignment of version %d: %w: this one reads up to version %d", version, ErrNewer, Version)
 	}
 	a.Standby = r.tasks()
-	if n := r.count(minHostBytes); n > 0 {
+	if n := r.Count(minHostBytes); n > 0 {
 		a.Hosts = make([]Host, n)
 		for i := range a.Hosts {
-			a.Hosts[i] = Host{r.string(), r.tasks(), r.tasks()}
+			a.Hosts[i] = Host{r.String(), r.tasks(), r.tasks()}
 		}
 	}
-	if r.err != nil {
-		return Assignment{}, fmt.Errorf("group assignment of %d bytes: %w", len(b), r.err)
+	if r.Bad() {
+		return Assignment{}, fmt.Errorf("group assignment of %d bytes: %w", len(b), errDamaged)
 	}
 	return a, nil
 }
@@ -153,10 +154,6 @@ const (
 	minHostBytes        = 3 // empty address, two empty lists
 	minSubtopologyBytes = 3 // number, count, one partition
 )
-
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
 
 // appendTasks writes a set of tasks: the number of subtopologies, and for each
 // its number and a count of partitions, then the partitions. Numbers are the
@@ -191,84 +188,14 @@ func appendTasks(b []byte, ids []topology.TaskID) []byte {
 	return b
 }
 
-// reader takes fields off the front of b. After an error every field is zero.
-type reader struct {
-	b   []byte
-	err error
-}
-
-func (r *reader) fail() {
-	r.b = nil
-	if r.err == nil {
-		r.err = errDamaged
-	}
-}
-
-func (r *reader) take(n int) []byte {
-	if n > len(r.b) {
-		r.fail()
-		return nil
-	}
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
-func (r *reader) fixed(dst []byte) { copy(dst, r.take(len(dst))) }
-
-func (r *reader) byte() byte {
-	if b := r.take(1); len(b) == 1 {
-		return b[0]
-	}
-	return 0
-}
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) int32() int32 {
-	v := r.varint()
-	if v < math.MinInt32 || v > math.MaxInt32 {
-		r.fail()
-		return 0
-	}
-	return int32(v)
-}
-
-// count reads the length of a list whose elements take at least size bytes.
-func (r *reader) count(size int) int {
-	n := r.uvarint()
-	if n > uint64(len(r.b)/size) {
-		r.fail()
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) string() string { return string(r.take(r.count(1))) }
+// reader reads what user data and assignments are made of.
+type reader struct{ wire.Reader }
 
 // after reads the distance from the number before and returns the number.
 func (r *reader) after(last int32) int32 {
-	d := r.uvarint()
+	d := r.Uvarint()
 	if d > math.MaxInt32 || int64(last)+1+int64(d) > math.MaxInt32 {
-		r.fail()
+		r.Fail()
 		return 0
 	}
 	return last + 1 + int32(d)
@@ -277,19 +204,19 @@ func (r *reader) after(last int32) int32 {
 func (r *reader) tasks() []topology.TaskID {
 	var ids []topology.TaskID
 	sub := int32(-1)
-	for range r.count(minSubtopologyBytes) {
+	for range r.Count(minSubtopologyBytes) {
 		sub = r.after(sub)
 		partition := int32(-1)
-		n := r.count(1)
+		n := r.Count(1)
 		if n == 0 {
-			r.fail() // the encoder writes no empty subtopology
+			r.Fail() // the encoder writes no empty subtopology
 		}
 		for range n {
 			partition = r.after(partition)
 			ids = append(ids, topology.TaskID{Subtopology: sub, Partition: partition})
 		}
 	}
-	if r.err != nil {
+	if r.Bad() {
 		return nil
 	}
 	return ids

@@ -14,6 +14,7 @@ import (
 	"github.com/weirstreams/weir/internal/stamp"
 	"github.com/weirstreams/weir/internal/task"
 	"github.com/weirstreams/weir/internal/topology"
+	"github.com/weirstreams/weir/internal/wire"
 )
 
 // Header is the key of the record header that holds an ID. It is reserved: an
@@ -58,17 +59,17 @@ const maxIDBytes = 1 + 16 + 2*binary.MaxVarintLen32 + binary.MaxVarintLen64 + 8 
 
 // ParseID reads the value of a header. The error matches ErrID.
 func ParseID(b []byte) (ID, error) {
-	r := reader{b: b}
+	r := wire.NewReader(b)
 	var id ID
-	if v := r.byte(); v != idVersion && !r.bad {
+	if v := r.Byte(); v != idVersion && !r.Bad() {
 		return ID{}, fmt.Errorf("%w: layout %d", ErrID, v)
 	}
-	r.fixed(id.Lineage[:])
-	id.Task.Subtopology, id.Task.Partition = int32(r.uint32()), int32(r.uint32())
-	id.Seq = r.uvarint()
-	id.Nonce = r.uint64()
-	id.Index = r.uint32()
-	if r.bad || len(r.b) > 0 {
+	r.Fixed(id.Lineage[:])
+	id.Task.Subtopology, id.Task.Partition = int32(r.Uint32()), int32(r.Uint32())
+	id.Seq = r.Uvarint()
+	id.Nonce = r.Uint64()
+	id.Index = r.Uint32()
+	if !r.Done() {
 		return ID{}, fmt.Errorf("%w: the contents do not add up", ErrID)
 	}
 	return id, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/weirstreams/weir/internal/stamp"
 	"github.com/weirstreams/weir/internal/task"
 	"github.com/weirstreams/weir/internal/topology"
+	"github.com/weirstreams/weir/internal/wire"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -20,7 +21,7 @@ func exampleID() ID {
 
 func exampleSegment() Segment {
 	return Segment{
-		Lineage: stamp.Lineage{0: 0xa0, 15: 0xaf}, Task: topology.TaskID{Subtopology: 1, Partition: 3}, Seq: 41, Nonce: 7, Prev: 9,
+		Head: Head{Lineage: stamp.Lineage{0: 0xa0, 15: 0xaf}, Task: topology.TaskID{Subtopology: 1, Partition: 3}, Seq: 41, Nonce: 7, Prev: 9},
 		Outputs: []task.Output{
 			{Topic: "out", Partition: -1, Timestamp: 1000, Key: []byte("k"), Value: []byte("v"), Store: -1},
 			{Topic: "out", Partition: 2, Timestamp: -1, Key: nil, Value: []byte{}, Store: -1, Headers: []task.Header{{Key: "h", Value: nil}, {Key: "", Value: []byte("x")}}},
@@ -95,12 +96,12 @@ func TestDamage(t *testing.T) {
 	}
 	newer := bytes.Clone(good)
 	newer[0] = segmentVersion + 1
-	reseal(newer)
+	wire.Seal(newer, 1)
 	if _, err := Decode(newer); !errors.Is(err, stamp.ErrNewer) {
 		t.Errorf("a segment of a newer layout: %v", err)
 	}
 	trailing := append(bytes.Clone(good), 0)
-	reseal(trailing)
+	wire.Seal(trailing, 1)
 	if _, err := Decode(trailing); !errors.Is(err, state.ErrCorrupt) {
 		t.Errorf("a segment with a byte left over: %v", err)
 	}
@@ -115,11 +116,6 @@ func TestDamage(t *testing.T) {
 			t.Errorf("id %x: %v", bad, err)
 		}
 	}
-}
-
-func reseal(b []byte) {
-	sum := checksum(b)
-	b[1], b[2], b[3], b[4] = byte(sum>>24), byte(sum>>16), byte(sum>>8), byte(sum)
 }
 
 // What is sent is the same each time, has one id each, and nothing of the segment
@@ -174,7 +170,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("short"), false)
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix && len(b) >= segmentHead { // get past the checksum
-			reseal(b)
+			wire.Seal(b, 1)
 		}
 		s, err := Decode(b)
 		if err != nil {

@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 
 	"github.com/weirstreams/weir/internal/stamp"
 	"github.com/weirstreams/weir/internal/task"
 	"github.com/weirstreams/weir/internal/topology"
+	"github.com/weirstreams/weir/internal/wire"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -16,30 +16,18 @@ import (
 const segmentVersion = 1
 
 // segmentHead is version and checksum.
-const segmentHead = 1 + crc32.Size
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+const segmentHead = 1 + wire.ChecksumBytes
 
 // Segment is the outputs of one batch.
 type Segment struct {
-	Lineage stamp.Lineage
-	Task    topology.TaskID
-	Seq     uint64
-	Nonce   uint64
-	// Prev is the Seq of the batch before, 0 for none: numbers have gaps where
-	// the state was claimed.
-	Prev uint64
+	Head
 	// Outputs have no ID header; Sent adds it.
 	Outputs []task.Output
 }
 
 // Encode returns the segment as a store keeps it.
 func (s *Segment) Encode() []byte {
-	n := segmentHead + 64
-	for i := range s.Outputs {
-		n += Size(&s.Outputs[i])
-	}
-	b := make([]byte, segmentHead, n)
+	b := make([]byte, segmentHead, segmentHead+64+s.Size())
 	b[0] = segmentVersion
 	b = append(b, s.Lineage[:]...)
 	b = binary.AppendUvarint(b, uint64(uint32(s.Task.Subtopology)))
@@ -54,24 +42,20 @@ func (s *Segment) Encode() []byte {
 		if o.Topic == topic {
 			b = append(b, 0)
 		} else {
-			b = appendString(b, o.Topic)
+			b = wire.AppendString(b, o.Topic)
 			topic = o.Topic
 		}
 		b = binary.AppendVarint(b, int64(o.Partition))
 		b = binary.AppendVarint(b, o.Timestamp)
-		b = appendOptional(b, o.Key)
-		b = appendOptional(b, o.Value)
+		b = wire.AppendOptional(b, o.Key)
+		b = wire.AppendOptional(b, o.Value)
 		b = binary.AppendUvarint(b, uint64(len(o.Headers)))
 		for _, h := range o.Headers {
-			b = appendOptional(appendString(b, h.Key), h.Value)
+			b = wire.AppendOptional(wire.AppendString(b, h.Key), h.Value)
 		}
 	}
-	binary.BigEndian.PutUint32(b[1:], checksum(b))
+	wire.Seal(b, 1)
 	return b
-}
-
-func checksum(b []byte) uint32 {
-	return crc32.Update(crc32.Checksum(b[:1], castagnoli), castagnoli, b[segmentHead:])
 }
 
 // Size bounds what an output takes in a segment.
@@ -83,48 +67,88 @@ func Size(o *task.Output) int {
 	return n
 }
 
+// Head is what a segment says of its batch.
+type Head struct {
+	Lineage stamp.Lineage
+	Task    topology.TaskID
+	Seq     uint64
+	Nonce   uint64
+	// Prev is the Seq of the batch before, 0 for none: numbers have gaps where
+	// the state was claimed.
+	Prev uint64
+}
+
+// DecodeHead is Decode without the outputs.
+func DecodeHead(b []byte) (Head, error) {
+	h, _, err := decodeHead(b)
+	return h, err
+}
+
+func decodeHead(b []byte) (Head, wire.Reader, error) {
+	if !wire.Sealed(b, 1) {
+		return Head{}, wire.Reader{}, fmt.Errorf("outbox segment of %d bytes: %w: wrong checksum", len(b), state.ErrCorrupt)
+	}
+	if b[0] != segmentVersion {
+		return Head{}, wire.Reader{}, fmt.Errorf("outbox segment of layout %d: %w: this one reads layout %d", b[0], stamp.ErrNewer, segmentVersion)
+	}
+	r := wire.NewReader(b[segmentHead:])
+	var h Head
+	r.Fixed(h.Lineage[:])
+	h.Task.Subtopology, h.Task.Partition = int32(r.Uint32()), int32(r.Uint32())
+	h.Seq, h.Nonce, h.Prev = r.Uvarint(), r.Uint64(), r.Uvarint()
+	if r.Bad() {
+		return Head{}, r, fmt.Errorf("outbox segment: %w: %w", state.ErrCorrupt, errDamaged)
+	}
+	return h, r, nil
+}
+
+// The least that an output and a header take.
+const (
+	minOutputBytes = 6
+	minHeaderBytes = 2
+)
+
+// Size bounds what the outputs take.
+func (s *Segment) Size() int {
+	n := 0
+	for i := range s.Outputs {
+		n += Size(&s.Outputs[i])
+	}
+	return n
+}
+
 // Decode reads what Encode wrote. Keys, values and headers of the outputs are
 // parts of b. The error matches state.ErrCorrupt, or stamp.ErrNewer.
 func Decode(b []byte) (Segment, error) {
-	if len(b) < segmentHead || binary.BigEndian.Uint32(b[1:]) != checksum(b) {
-		return Segment{}, fmt.Errorf("outbox segment of %d bytes: %w: wrong checksum", len(b), state.ErrCorrupt)
+	h, r, err := decodeHead(b)
+	if err != nil {
+		return Segment{}, err
 	}
-	if b[0] != segmentVersion {
-		return Segment{}, fmt.Errorf("outbox segment of layout %d: %w: this one reads layout %d", b[0], stamp.ErrNewer, segmentVersion)
-	}
-	r := reader{b: b[segmentHead:]}
-	var s Segment
-	r.fixed(s.Lineage[:])
-	s.Task.Subtopology, s.Task.Partition = int32(r.uint32()), int32(r.uint32())
-	s.Seq, s.Nonce, s.Prev = r.uvarint(), r.uint64(), r.uvarint()
-	if n := r.count(); n > 0 {
+	s := Segment{Head: h}
+	if n := r.Count(minOutputBytes); n > 0 {
 		s.Outputs = make([]task.Output, n)
 	}
 	topic := ""
 	for i := range s.Outputs {
 		o := &s.Outputs[i]
-		if t := r.take(r.count()); len(t) > 0 {
+		if t := r.Take(r.Count(1)); len(t) > 0 {
 			topic = string(t)
 		}
 		o.Topic, o.Store = topic, -1
-		p := r.varint()
-		o.Partition, o.Timestamp = int32(p), r.varint()
-		if int64(o.Partition) != p {
-			r.take(-1)
-		}
-		o.Key, o.Value = r.optional(), r.optional()
-		if n := r.count(); n > 0 {
+		o.Partition, o.Timestamp = r.Int32(), r.Varint()
+		o.Key, o.Value = r.Optional(), r.Optional()
+		if n := r.Count(minHeaderBytes); n > 0 {
 			o.Headers = make([]task.Header, n)
 		}
 		for j := range o.Headers {
-			o.Headers[j].Key = string(r.take(r.count()))
-			o.Headers[j].Value = r.optional()
+			o.Headers[j].Key = r.String()
+			o.Headers[j].Value = r.Optional()
 		}
-		if r.bad {
+		if r.Bad() {
 			break // the rest would be empty as well
 		}
 	}
-	if r.bad || len(r.b) > 0 {
+	if !r.Done() {
 		return Segment{}, fmt.Errorf("outbox segment: %w: %w", state.ErrCorrupt, errDamaged)
 	}
 	return s, nil

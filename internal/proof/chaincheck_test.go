@@ -38,6 +38,9 @@ type chainRecords struct {
 // verdict is what the checker found.
 type verdict struct {
 	Inputs, Poisoned, Outputs, Ticks int
+	Repeats                          int // records that a reader with a Deduper leaves out
+	Unseen                           int // of these, that are none: a fenced owner's, which come again
+	Again                            int // outputs that came out of an input once more, as the store had forgotten it
 	Duplicates                       int // outputs and dead letters there more than once
 	Losses                           int // inputs of which there is no output
 	Wrong                            int // everything else: order, hashes, stores
@@ -217,6 +220,11 @@ func (v *verdict) ticks(r *chainRecords) {
 			last[task] = n
 		}
 	}
+	v.tickStore(r, last)
+}
+
+// tickStore wants the store where the last tick of each task left it.
+func (v *verdict) tickStore(r *chainRecords, last map[int32]int64) {
 	stored := map[int32]int64{}
 	for key, rec := range compacted(r.changelogs["ticks"]) {
 		stored[int32(binary.BigEndian.Uint32([]byte(key)))] = int64(binary.BigEndian.Uint64(rec.Value))

@@ -40,16 +40,24 @@ type childConfig struct {
 	Nth       int64  // at which passage of that point
 	Stop      bool   // stop (SIGSTOP) instead of kill (SIGKILL)
 	FlushMS   int64
+	Patient   bool // sessions and rebalances last patience
 	Verbosely bool
 }
 
 // The points between those that the worker names: the answer to the offsets of
 // the transaction is here and its end not requested; the end is requested and
 // not answered; it is answered and nobody has looked at it.
+//
+// Without transactions: outputs are sent and not answered; they are answered and
+// nobody has looked; and the same of the offsets.
 const (
-	pointOffsetsAdded = "offsets added"
-	pointEndSent      = "end sent"
-	pointEndAnswered  = "end answered"
+	pointOffsetsAdded    = "offsets added"
+	pointEndSent         = "end sent"
+	pointEndAnswered     = "end answered"
+	pointProduced        = "produced"
+	pointAnswered        = "answered"
+	pointOffsetsSent     = "commit sent"
+	pointOffsetsAnswered = "commit answered"
 )
 
 // What a child writes to its standard output, one line each.
@@ -65,6 +73,10 @@ func shortTimeouts(c *weir.Config) {
 	c.RebalanceTimeout, c.TransactionTimeout = 3*time.Second, 3*time.Second
 	c.StartTimeout = 30 * time.Second
 }
+
+// patience is for a child that must not lose its place in the group, however slow
+// the machine is.
+const patience = 10 * time.Second
 
 // executioner ends or stops the process at the nth passage of a point.
 type executioner struct {
@@ -93,18 +105,32 @@ func (e *executioner) pass(point string) {
 }
 
 func (e *executioner) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	if err == nil && key == int16(kmsg.EndTxn) {
+	if err != nil {
+		return
+	}
+	switch kmsg.Key(key) {
+	case kmsg.EndTxn:
 		e.pass(pointEndSent)
+	case kmsg.Produce:
+		e.pass(pointProduced)
+	case kmsg.OffsetCommit:
+		e.pass(pointOffsetsSent)
 	}
 }
 
 func (e *executioner) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	switch {
-	case err != nil:
-	case key == int16(kmsg.TxnOffsetCommit):
+	if err != nil {
+		return
+	}
+	switch kmsg.Key(key) {
+	case kmsg.TxnOffsetCommit:
 		e.pass(pointOffsetsAdded)
-	case key == int16(kmsg.EndTxn):
+	case kmsg.EndTxn:
 		e.pass(pointEndAnswered)
+	case kmsg.Produce:
+		e.pass(pointAnswered)
+	case kmsg.OffsetCommit:
+		e.pass(pointOffsetsAnswered)
 	}
 }
 
@@ -191,5 +217,8 @@ func (c *childConfig) config() weir.Config {
 		config.Guarantee = weir.AtLeastOnce
 	}
 	shortTimeouts(&config)
+	if c.Patient {
+		config.SessionTimeout, config.RebalanceTimeout = patience, patience
+	}
 	return config
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirstreams/weir/fence"
 )
@@ -41,42 +40,14 @@ type fenceChild struct {
 	Stop    bool // stop (SIGSTOP) instead of kill (SIGKILL)
 }
 
-// The points of a fenced consumer: before the batch is applied; after, with
-// nothing produced; outputs are sent, and answered; the commit is sent, and
-// answered.
+// The points of a fenced consumer beside those of its client: before the batch is
+// applied, and after, with nothing produced.
 const (
-	fenceHandled   = "handled"
-	fenceApplied   = "applied"
-	fenceProduced  = "produced"
-	fenceAnswered  = "answered"
-	fenceCommitted = "commit sent"
-	fenceDone      = "commit answered"
+	fenceHandled = "handled"
+	fenceApplied = "applied"
 )
 
-var fencePoints = []string{fenceHandled, fenceApplied, fenceProduced, fenceAnswered, fenceCommitted, fenceDone}
-
-// fenceExecutioner acts at a point.
-type fenceExecutioner struct{ executioner }
-
-func (e *fenceExecutioner) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	switch {
-	case err != nil:
-	case key == int16(kmsg.Produce):
-		e.pass(fenceProduced)
-	case key == int16(kmsg.OffsetCommit):
-		e.pass(fenceCommitted)
-	}
-}
-
-func (e *fenceExecutioner) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	switch {
-	case err != nil:
-	case key == int16(kmsg.Produce):
-		e.pass(fenceAnswered)
-	case key == int16(kmsg.OffsetCommit):
-		e.pass(fenceDone)
-	}
-}
+var fencePoints = []string{fenceHandled, fenceApplied, pointProduced, pointAnswered, pointOffsetsSent, pointOffsetsAnswered}
 
 // fenceMain is the program of such a child.
 func fenceMain(config string) int {
@@ -103,7 +74,7 @@ const fenceStarted = "started"
 const fenceBatch = 200
 
 func (c *fenceChild) run(ctx context.Context) error {
-	ex := &fenceExecutioner{executioner{point: c.Point, nth: c.Nth, stop: c.Stop}}
+	ex := &executioner{point: c.Point, nth: c.Nth, stop: c.Stop}
 	consumer, err := fence.NewConsumer(fence.ConsumerConfig{
 		Kafka: []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.WithHooks(ex), kgo.SessionTimeout(time.Second), kgo.HeartbeatInterval(200 * time.Millisecond),
 			kgo.RebalanceTimeout(3 * time.Second)},
@@ -148,7 +119,7 @@ func planFenceActs(rng *rand.Rand, kills int) (acts []fenceAct) {
 		acts = append(acts, fenceAct{fencePoints[rng.IntN(len(fencePoints))], 1 + rng.Int64N(40), false})
 	}
 	for i := range max(2, kills/10) {
-		acts = append(acts, fenceAct{[]string{fenceApplied, fenceProduced, fenceHandled, fenceCommitted}[i%4], 1 + rng.Int64N(10), true})
+		acts = append(acts, fenceAct{[]string{fenceApplied, pointProduced, fenceHandled, pointOffsetsSent}[i%4], 1 + rng.Int64N(10), true})
 	}
 	rng.Shuffle(len(acts), func(i, j int) { acts[i], acts[j] = acts[j], acts[i] })
 	return acts

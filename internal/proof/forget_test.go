@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -222,5 +223,63 @@ func TestKillForgettingRedis(t *testing.T) {
 	}
 	if !v.clean() {
 		t.Error("not exactly once")
+	}
+}
+
+// TestKillOutboxForgettingRedis is the same at least once, with the outputs beside
+// the state and no changelog: the application goes back with the store. Nothing is
+// lost, and the state in front of the repartition topic is that of a single-threaded
+// run; what came out twice is counted.
+func TestKillOutboxForgettingRedis(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t, 2*time.Hour)
+	rng := newRand(t)
+	k := newKiller(t, ctx, realCluster(t), rng)
+	k.atLeast, k.check, k.forgetful = true, checkForgotten, true
+	f := newFleet(t, rand.New(rand.NewPCG(rng.Uint64(), 2)), k.names)
+	k.redis = f.url()
+	k.meanwhile = func(ctx context.Context, planned <-chan struct{}) { f.forget(ctx, *forgetCount, planned) }
+	acts := planOutboxKills(rng, *killCount)
+	if *killCount == 0 {
+		acts = []act{
+			{point: string(worker.AfterApply), nth: 5, two: true},
+			{point: pointAnswered, nth: 5},
+			{point: string(worker.BeforeCommit), nth: 5, two: true, victim: 1},
+			{stop: true, point: string(worker.AfterApply), nth: 3, two: true},
+		}
+	}
+	began := time.Now()
+	v := k.run(ctx, acts)
+	total := 0
+	for _, n := range f.times {
+		total += n
+	}
+	found, records, strays := 0, 0, 0
+	for _, p := range k.procs {
+		for line := range strings.Lines(p.log.String()) {
+			switch {
+			case strings.Contains(line, "the store has forgotten acknowledged batches"):
+				found++
+				if _, rest, ok := strings.Cut(line, " records="); ok {
+					n, _, _ := strings.Cut(rest, " ")
+					again, err := strconv.Atoi(n)
+					if err != nil {
+						t.Errorf("%v in %s", err, line)
+					}
+					records += again
+				}
+			case strings.Contains(line, "the store had forgotten a claim"):
+				strays++
+			}
+		}
+	}
+	t.Logf("%d times acknowledged writes were forgotten %v, %d kills and %d pauses in %v; %d tasks have noticed, with %d records to process again, and %d that a fenced owner had gone on; "+
+		"%d outputs came again, %d repetitions, %d were a fenced owner's: %v",
+		total, f.times, k.kills, k.pauses, time.Since(began).Round(time.Second), found, records, strays, v.Again, v.Repeats, v.Unseen, v)
+	if found == 0 {
+		t.Error("no task has noticed anything: nothing was forgotten")
+	}
+	if !v.clean() {
+		t.Error("something is lost, or not right")
 	}
 }

@@ -161,12 +161,14 @@ func (v *rememberingView) Read(ctx context.Context, expect state.Token, keys [][
 type defect int
 
 const (
-	unstable   defect = iota // offsets are those of now, whatever is undecided
-	stampless                // stamps have no positions, and the end of a log is its last stable offset
-	renumbered               // outputs have the numbers of a tampered store
-	nameless                 // fetched records have no ids
-	careless                 // a flush does not wait, and says that all is well
-	hasty                    // a revocation is acknowledged at once, and told to the worker later
+	unstable     defect = iota // offsets are those of now, whatever is undecided
+	stampless                  // stamps have no positions, and the end of a log is its last stable offset
+	renumbered                 // outputs have the numbers of a tampered store
+	nameless                   // fetched records have no ids
+	shortsighted               // stamps tell of one claim only
+	rash                       // commits that only use up numbers are left out
+	careless                   // a flush does not wait, and says that all is well
+	hasty                      // a revocation is acknowledged at once, and told to the worker later
 )
 
 // changed is a broker whose clients differ.
@@ -239,6 +241,16 @@ func (m *changedMember) Committed(ctx context.Context, tps []worker.TopicPartiti
 			}
 		}
 		return list, err
+	case shortsighted:
+		list, err := m.Member.Committed(ctx, tps)
+		for tp, c := range list {
+			if s, ours, bad := stamp.DecodeStamp(c.Metadata); ours && bad == nil && len(s.Gaps) > 1 {
+				s.Gaps = s.Gaps[len(s.Gaps)-1:]
+				c.Metadata = s.Encode()
+				list[tp] = c
+			}
+		}
+		return list, err
 	}
 	return m.Member.Committed(ctx, tps)
 }
@@ -264,6 +276,19 @@ func (m *changedMember) Produce(ctx context.Context, out []task.Output) {
 		m.p.w.numbers.renumber(out)
 	}
 	m.Member.Produce(ctx, out)
+}
+
+func (m *changedMember) Commit(ctx context.Context, offsets []worker.OffsetCommit) (worker.Outcome, error) {
+	if m.what == rash && !slices.ContainsFunc(offsets, func(o worker.OffsetCommit) bool { return !burns(o) }) {
+		return worker.Done, nil
+	}
+	return m.Member.Commit(ctx, offsets)
+}
+
+// burns says whether a commit does nothing but use up the numbers of a claim.
+func burns(o worker.OffsetCommit) bool {
+	s, ours, err := stamp.DecodeStamp(o.Metadata)
+	return ours && err == nil && s.Outbox && s.Seq > max(s.Last, s.Gaps[len(s.Gaps)-1].Base)
 }
 
 func (m *changedMember) Flush(ctx context.Context) error {

@@ -31,6 +31,9 @@
 //     all records that were sent are processed, and the stores agree with the
 //     changelogs.
 //
+// An instance that was frozen goes on as a process does after SIGCONT: for some
+// milliseconds it gets records, and does not hear that its group has gone on.
+//
 // With outboxes (at least once on a remote store) there is no changelog to compare
 // with. The outputs without repetitions, those with an id that was seen, make the
 // same chain; equal ids have equal contents; new ids come in order; and the state at

@@ -42,7 +42,7 @@ var kafkaLocal = awaits(simkafka.Begin, simkafka.Buffer, simkafka.Flush, simkafk
 
 // The boundaries of the commit protocol.
 var boundaries = awaits(worker.AfterProcess, worker.AfterFlush, worker.BeforeCommit, worker.AfterCommit, worker.BeforeApply, worker.AfterApply,
-	worker.DuringRestore, worker.DuringRevoke, worker.AfterClaim)
+	worker.DuringRestore, worker.DuringRevoke, worker.AfterClaim, worker.DuringResend)
 
 func awaits[S ~string](list ...S) []Await {
 	var as []Await

@@ -42,7 +42,7 @@ func (g *gen) grid() {
 	if c.do == Forget || c.do == Late && slices.Contains(storeWrites, c.at) {
 		s.Store = Shared
 	}
-	if c.at == StoreOutbox || g.p.Setup.Outbox {
+	if c.at == StoreOutbox || c.at == Await(worker.DuringResend) || g.p.Setup.Outbox {
 		g.outbox()
 	}
 	g.flow()
@@ -85,7 +85,7 @@ func (g *gen) lead(c cell, nth int) {
 		g.add(Step{Kind: Wait, D: 20 * time.Second})
 	}
 	switch at := c.at; {
-	case at == StoreOutbox:
+	case at == StoreOutbox, at == Await(worker.DuringResend):
 		// An owner dies before the group knows of its batch.
 		for i := range s.Instances {
 			g.add(Step{Kind: Arm, Who: i, At: pick(g, Await(worker.AfterApply), Await(simkafka.CommitOffsets)), Nth: 1 + g.IntN(2), Do: Die})

@@ -34,6 +34,12 @@ var outboxControls = []Control{
 		Why:    "the store has forgotten a batch whose outputs were read, and who drops repetitions takes the next ones for them",
 		Store:  func(p *process, s state.Backend) state.Backend { return &tampered{s.(state.Outbox), p, thrifty} },
 		Broker: func(p *process, b worker.Broker) worker.Broker { return &changed{b, p, renumbered} }},
+	{Name: "only the last claim is remembered", In: []string{"outbox-claims"},
+		Why:    "the store goes back over two claims, and what a former owner applies there passes for acknowledged",
+		Broker: func(p *process, b worker.Broker) worker.Broker { return &changed{b, p, shortsighted} }},
+	{Name: "new numbers before the group knows", In: []string{"outbox-claims", "outbox-forgets"},
+		Why:    "who is no member any more sends again under new numbers, the store forgets his claim, and readers take the next outputs for repetitions",
+		Broker: func(p *process, b worker.Broker) worker.Broker { return &changed{b, p, rash} }},
 }
 
 // tampering is what is wrong with a store.

@@ -148,6 +148,9 @@ func (s Step) String() string {
 	case Redo:
 		return fmt.Sprintf("late write %d reaches the store", s.N)
 	case Regress:
+		if s.On {
+			return fmt.Sprintf("the store forgets the last %d claims of view %d, and what came after them", s.N, s.Who)
+		}
 		if s.Who < 0 {
 			return fmt.Sprintf("the store forgets the last %d writes", s.N)
 		}

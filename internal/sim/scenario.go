@@ -209,11 +209,58 @@ func (g *gen) outbox() {
 	s.Outbox, s.AtLeastOnce, s.Store = true, true, Shared
 }
 
+// regressClaims lets the store forget the last claims of all views.
+func (g *gen) regressClaims(n int) {
+	for view := range 2 * g.p.Setup.Partitions {
+		g.add(Step{Kind: Regress, Who: int(view), N: n, On: true})
+	}
+}
+
+// strayClaims lets a former owner apply what others have fenced him from. Of two
+// that claim that after him, one stands still until the group has given its tasks
+// to the other, claims nevertheless, and the store forgets it.
+func (g *gen) strayClaims() {
+	order := g.Perm(maxInstances)
+	former, owner, late := order[0], order[1], order[2]
+	await := func(d time.Duration) { g.add(Step{Kind: Wait, D: d}) }
+	for i := range maxInstances {
+		g.add(Step{Kind: Kill, Who: i})
+	}
+	g.add(Step{Kind: Start, Who: former})
+	await(9 * time.Second)
+	g.flow()
+	g.settle()
+	g.add(Step{Kind: Arm, Who: former, At: Await(simkafka.Poll), Nth: 1, Do: Freeze})
+	g.add(Step{Kind: Start, Who: owner})
+	await(20 * time.Second)
+	g.flow()
+	g.settle()
+	g.add(Step{Kind: Kill, Who: owner})
+	g.regressClaims(1)
+	g.add(Step{Kind: Arm, Who: former, At: pick(g, Await(worker.AfterApply), Await(simkafka.Buffer), Await(simkafka.CommitOffsets)), Nth: 1 + g.IntN(3), Do: Die})
+	g.add(Step{Kind: Go, Who: former})
+	g.work()
+	g.add(Step{Kind: Kill, Who: former})
+	g.add(Step{Kind: Start, Who: late})
+	g.add(Step{Kind: Arm, Who: late, At: pick(g, StoreToken, StoreToken, Await(simkafka.FetchCommitted)), Nth: 1, Do: Freeze})
+	await(20 * time.Second)
+	g.add(Step{Kind: Start, Who: owner})
+	g.add(Step{Kind: Arm, Who: owner, At: pick(g, Await(simkafka.Flush), Await(simkafka.Buffer), Await(worker.AfterFlush), Await(worker.BeforeCommit)), Nth: 1, Do: Stall})
+	await(20 * time.Second)
+	g.add(Step{Kind: Go, Who: late})
+	g.regressClaims(1)
+	g.add(Step{Kind: Go, Who: owner})
+	g.send()
+	g.work()
+	g.again()
+	g.flow()
+}
+
 // ofBatches are the await points between the APPLY of a batch and the commit of
 // its positions, and those of the claims that repair what was left there.
 var ofBatches = append(awaits(simkafka.Buffer, simkafka.Produce, simkafka.Flush, simkafka.CommitOffsets, simkafka.Confirm, simkafka.FetchCommitted),
 	StoreApply, StoreOutbox, StoreClaim, StoreToken, StoreRead,
-	Await(worker.BeforeApply), Await(worker.AfterApply), Await(worker.AfterFlush), Await(worker.BeforeCommit), Await(worker.AfterCommit), Await(worker.AfterClaim))
+	Await(worker.BeforeApply), Await(worker.AfterApply), Await(worker.AfterFlush), Await(worker.BeforeCommit), Await(worker.AfterCommit), Await(worker.AfterClaim), Await(worker.DuringResend))
 
 // Scenarios lists the families.
 func Scenarios() []*Scenario { return scenarios }
@@ -498,6 +545,47 @@ var scenarios = []*Scenario{
 		g.flow()
 		g.mix(6+g.IntN(8), choice{4, g.flow}, choice{3, g.regress}, choice{2, func() { g.armAny(Forget) }}, choice{2, g.churn}, choice{1, g.wait},
 			choice{2, func() { g.armAny(Freeze, Stall, Die, DieAfter, LoseReply, Late) }}, choice{1, g.wake}, choice{1, g.redo}, choice{1, g.deliver})
+	}},
+	{"outbox-claims", "the store goes back over one claim or several, to a former owner that stands still and goes on", 3, func(g *gen) {
+		g.outbox()
+		g.p.Setup.Instances, g.p.Setup.SessionTimeout = 2, 5*time.Second
+		g.flow()
+		g.mix(2+g.IntN(3), choice{4, func() {
+			who := g.one()
+			g.add(Step{Kind: Start, Who: who})
+			g.settle()
+			if g.IntN(2) == 0 {
+				g.arm(who, Await(simkafka.Poll), Freeze)
+			} else {
+				g.arm(who, pick(g, ofBatches...), pick(g, Freeze, Stall))
+			}
+			g.flow()
+			for range 1 + g.IntN(3) {
+				other := (who + 1 + g.IntN(maxInstances-1)) % maxInstances
+				g.add(Step{Kind: Start, Who: other})
+				if g.IntN(3) == 0 {
+					g.arm(other, pick(g, ofBatches...), pick(g, Die, DieAfter, Freeze, Stall))
+				}
+				g.add(Step{Kind: Wait, D: pick(g, 9*time.Second, 20*time.Second)})
+				g.flow()
+				g.add(Step{Kind: pick(g, Kill, Stop, Wait), Who: other})
+			}
+			if g.IntN(2) == 0 {
+				g.send()
+			}
+			g.regressClaims(1 + g.IntN(3))
+			if g.IntN(2) == 0 {
+				g.send()
+			}
+			g.add(Step{Kind: Go, Who: who})
+			g.work()
+			if g.IntN(2) == 0 {
+				g.again()
+				g.wait()
+			}
+			g.wake()
+			g.flow()
+		}}, choice{1, g.strayClaims}, choice{1, g.flow}, choice{1, g.regress}, choice{1, g.wake}, choice{1, g.churn})
 	}},
 	{"everything", "all of it at once", 4, func(g *gen) {
 		g.flow()

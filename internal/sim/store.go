@@ -176,6 +176,32 @@ func (s *Store) forget(id *state.ID, n int) {
 	}
 }
 
+// forgetClaims takes the changes of a view back to what its owner had applied last
+// before that many claims.
+func (s *Store) forgetClaims(id state.ID, claims uint64) {
+	epoch := func(raw state.Token) uint64 {
+		t, err := stamp.DecodeToken(raw)
+		if err != nil {
+			return 0
+		}
+		return t.Epoch
+	}
+	now, n := epoch(s.db.token(id)), 0
+	for _, c := range slices.Backward(s.db.past) {
+		if c.id != id {
+			continue
+		}
+		n++
+		if c.before == nil {
+			return
+		}
+		if epoch(c.before.token)+claims <= now {
+			s.forget(&id, n)
+			return
+		}
+	}
+}
+
 func byTask(a, b state.ID) int { return strings.Compare(a.Task, b.Task) }
 
 // empty drops everything, as FLUSHALL does. It cannot be taken back.

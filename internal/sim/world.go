@@ -147,6 +147,10 @@ func (w *World) reseed(id uint64) { w.chance.Seed(w.plan.Seed, id) }
 // Now implements worker.Clock.
 func (w *World) Now() time.Time { return w.now }
 
+// heartbeatAnswer is how long an instance that was frozen does not know what the
+// group did meanwhile.
+const heartbeatAnswer = 20 * time.Millisecond
+
 func (w *World) open() error {
 	s := w.setup
 	w.shop.timers, w.shop.salt, w.shop.spend = s.Timers, 0, func() { w.now = w.now.Add(s.Slow) }
@@ -165,7 +169,7 @@ func (w *World) open() error {
 	}
 	w.runtime = rt
 	var err error
-	w.kafka = simkafka.New(simkafka.Config{Clock: w, Random: w.rng, Hook: func(c simkafka.Call) simkafka.Fault {
+	w.kafka = simkafka.New(simkafka.Config{Clock: w, HeartbeatAnswer: heartbeatAnswer, Random: w.rng, Hook: func(c simkafka.Call) simkafka.Fault {
 		for _, p := range w.procs {
 			if p.client != nil && p.name() == c.Client {
 				return p.spoil(c)
@@ -196,7 +200,7 @@ func (w *World) open() error {
 	}
 	w.tasks = rt.Tasks(w.res)
 	for _, t := range w.tasks {
-		if t.Stateful {
+		if t.Stateful || s.Outbox {
 			w.ids = append(w.ids, state.ID{Application: application, Task: t.ID.String()})
 		}
 	}
@@ -436,9 +440,12 @@ func (w *World) exec(s Step) {
 				store.redo(s.N % n)
 			}
 		case Regress:
-			if s.Who < 0 {
+			switch {
+			case s.On:
+				store.forgetClaims(w.view(s), uint64(s.N))
+			case s.Who < 0:
 				store.forget(nil, s.N)
-			} else {
+			default:
 				id := w.view(s)
 				store.forget(&id, s.N)
 			}

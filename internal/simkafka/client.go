@@ -88,6 +88,11 @@ func (cl *Client) Pause() {
 // Resume lets the process go on.
 func (cl *Client) Resume() {
 	cl.cluster.expire()
+	if cl.paused {
+		for _, m := range cl.members {
+			m.unaware = cl.cluster.now().Add(cl.cluster.cfg.HeartbeatAnswer)
+		}
+	}
 	cl.paused = false
 }
 

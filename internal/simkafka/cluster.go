@@ -17,6 +17,10 @@ import (
 type Config struct {
 	// Clock is the time of the broker and of all clients. Required.
 	Clock worker.Clock
+	// HeartbeatAnswer is how long a process that was paused hears nothing of its
+	// group when it goes on. Until then its polls bring records also where the group
+	// has given the partitions to others.
+	HeartbeatAnswer time.Duration
 	// Random makes topic ids and decides how many of its buffered records a
 	// producer sends before it is flushed. Nil numbers the topics and sends
 	// everything with the flush.

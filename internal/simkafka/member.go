@@ -37,10 +37,11 @@ type Member struct {
 	closed bool
 
 	generation int32
-	synced     int32 // generation whose plan was taken
-	allowed    bool  // callbacks may run
-	rejoin     bool  // something was revoked, so another round is due
-	revoked    bool  // something was, since the last end of a transaction
+	synced     int32     // generation whose plan was taken
+	unaware    time.Time // until then, of what the group did while the process was paused
+	allowed    bool      // callbacks may run
+	rejoin     bool      // something was revoked, so another round is due
+	revoked    bool      // something was, since the last end of a transaction
 	owned      []worker.TopicPartition
 	pos        map[worker.TopicPartition]int64
 	paused     map[worker.TopicPartition]bool
@@ -91,7 +92,9 @@ func (m *Member) Poll(ctx context.Context, limit int, wait time.Duration) ([]wor
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m.turnOfGroup()
+		if !m.cluster().now().Before(m.unaware) {
+			m.turnOfGroup()
+		}
 		var tps []worker.TopicPartition
 		for _, tp := range m.owned {
 			if !m.paused[tp] {

@@ -5,19 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"math"
 	"strings"
 
+	"github.com/weirstreams/weir/internal/wire"
 	"github.com/weirstreams/weir/state"
 )
 
 // Layout versions, and what a stamp begins with. Version and checksum keep their
 // places in every layout, so that damage and a newer layout can be told apart.
-// The magic is three bytes long
-// so that it fills four base64 digits, which tell a stamp from any other
-// metadata even when the rest is damaged. Its first byte is neither 1 nor 2,
-// with which the metadata of Kafka Streams begins.
+// The magic is three bytes long so that it fills four base64 digits, which tell
+// a stamp from any other metadata even when the rest is damaged. Its first byte
+// is neither 1 nor 2, with which the metadata of Kafka Streams begins.
 const (
 	tokenVersion = 1
 	stampVersion = 1
@@ -33,15 +31,14 @@ const (
 // The shortest encodings of the list elements: they bound what a damaged
 // count can make the decoder allocate.
 const (
-	minOffsetBytes = 2              // empty name, one digit
-	minTimeBytes   = 2              // empty name, one digit
-	minInputBytes  = 1 + 16 + 3     // empty topic, id, three digits
-	minHighBytes   = 1 + 2 + 16 + 2 // empty topic, task, lineage, two digits
-	tokenHeadBytes = 1 + crc32.Size // version, checksum
-	stampHeadBytes = len(stampMagic) + 1 + crc32.Size
+	minOffsetBytes = 2                      // empty name, one digit
+	minTimeBytes   = 2                      // empty name, one digit
+	minInputBytes  = 1 + 16 + 3             // empty topic, id, three digits
+	minHighBytes   = 1 + 2 + 16 + 2         // empty topic, task, lineage, two digits
+	minGapBytes    = 2                      // two digits
+	tokenHeadBytes = 1 + wire.ChecksumBytes // version, checksum
+	stampHeadBytes = len(stampMagic) + 1 + wire.ChecksumBytes
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errDamaged is the decoder's finding before it is put into context.
 var errDamaged = errors.New("the contents do not add up")
@@ -69,7 +66,7 @@ func (t Token) Encode() state.Token {
 		b = binary.AppendUvarint(b, t.Last)
 		b = appendHighs(b, t.Highs)
 	}
-	seal(b, 1)
+	wire.Seal(b, 1)
 	return state.Token(b)
 }
 
@@ -81,39 +78,36 @@ func DecodeToken(s state.Token) (Token, error) {
 	if len(b) == 0 {
 		return Token{}, fmt.Errorf("view token: %w: it is empty", state.ErrCorrupt)
 	}
-	if !sealed(b, 1) {
+	if !wire.Sealed(b, 1) {
 		return Token{}, fmt.Errorf("view token: %w: wrong checksum over %d bytes", state.ErrCorrupt, len(b))
 	}
 	if b[0] != tokenVersion && b[0] != outboxVersion {
 		return Token{}, fmt.Errorf("view token of layout %d: %w: this one reads layouts %d and %d; run the newer release, or drop the view to have it rebuilt",
 			b[0], ErrNewer, tokenVersion, outboxVersion)
 	}
-	r := reader{b: b[tokenHeadBytes:]}
+	r := reader{wire.NewReader(b[tokenHeadBytes:])}
 	var t Token
-	r.fixed(t.Lineage[:])
-	t.Epoch = r.uvarint()
-	t.Seq = r.uvarint()
-	t.Nonce = r.uint64()
-	t.Wall = r.varint()
-	flags := r.byte()
+	r.Fixed(t.Lineage[:])
+	t.Epoch = r.Uvarint()
+	t.Seq = r.Uvarint()
+	t.Nonce = r.Uint64()
+	t.Wall = r.Varint()
+	flags := r.Byte()
 	t.Restoring = flags&flagRestoring != 0
 	t.Changelog = r.offsets()
 	t.Inputs = r.offsets()
 	t.Times = r.times()
 	if b[0] == outboxVersion {
-		t.Outbox, t.Last, t.Highs = true, r.uvarint(), r.highs()
+		t.Outbox, t.Last, t.Highs = true, r.Uvarint(), r.highs()
 	}
-	if flags&^flagRestoring != 0 || len(r.b) > 0 {
-		r.fail()
-	}
-	if r.err != nil {
-		return Token{}, fmt.Errorf("view token: %w: %w", state.ErrCorrupt, r.err)
+	if flags&^flagRestoring != 0 || !r.Done() {
+		return Token{}, fmt.Errorf("view token: %w: %w", state.ErrCorrupt, errDamaged)
 	}
 	return t, nil
 }
 
 // Encode returns the stamp as the metadata of a committed offset: printable,
-// and never longer than MaxStampSize says.
+// and never longer than MaxStampSize or MaxOutboxStampSize says.
 func (s Stamp) Encode() string {
 	b := make([]byte, stampHeadBytes, 256)
 	copy(b, stampMagic)
@@ -125,7 +119,7 @@ func (s Stamp) Encode() string {
 	b = appendTimes(b, s.Times)
 	b = binary.AppendUvarint(b, uint64(len(s.Inputs)))
 	for _, in := range s.Inputs {
-		b = appendString(b, in.Topic)
+		b = wire.AppendString(b, in.Topic)
 		b = append(b, in.ID[:]...)
 		b = binary.AppendVarint(b, int64(in.LeaderEpoch))
 		b = binary.AppendVarint(b, int64(in.Partitions))
@@ -133,11 +127,17 @@ func (s Stamp) Encode() string {
 	}
 	if s.Outbox {
 		b[len(stampMagic)] = outboxVersion
-		for _, n := range []uint64{s.Base, s.From, s.Last} {
-			b = binary.AppendUvarint(b, n)
+		b = binary.AppendUvarint(b, uint64(len(s.Gaps)))
+		for _, g := range s.Gaps {
+			b = binary.AppendUvarint(binary.AppendUvarint(b, g.From), g.Base)
+		}
+		b = binary.AppendUvarint(b, s.Last)
+		b = binary.AppendVarint(b, s.PastAt)
+		for _, in := range s.Inputs {
+			b = binary.AppendVarint(b, in.Past)
 		}
 	}
-	seal(b, len(stampMagic)+1)
+	wire.Seal(b, len(stampMagic)+1)
 	return base64.StdEncoding.EncodeToString(b)
 }
 
@@ -152,38 +152,38 @@ func DecodeStamp(metadata string) (s Stamp, isOurs bool, err error) {
 	if err != nil {
 		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: %w", err)
 	}
-	if !sealed(b, len(stampMagic)+1) {
+	if !wire.Sealed(b, len(stampMagic)+1) {
 		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: wrong checksum over %d bytes", len(b))
 	}
 	if v := b[len(stampMagic)]; v != stampVersion && v != outboxVersion {
 		return Stamp{}, true, fmt.Errorf("stamp of layout %d in the metadata of a committed offset: %w: this one reads layouts %d and %d; run the newer release",
 			v, ErrNewer, stampVersion, outboxVersion)
 	}
-	r := reader{b: b[stampHeadBytes:]}
-	r.fixed(s.Lineage[:])
-	s.Seq = r.uvarint()
-	s.Nonce = r.uint64()
+	r := reader{wire.NewReader(b[stampHeadBytes:])}
+	r.Fixed(s.Lineage[:])
+	s.Seq = r.Uvarint()
+	s.Nonce = r.Uint64()
 	s.Changelog = r.offsets()
 	s.Times = r.times()
-	if n := r.count(minInputBytes); n > 0 {
+	if n := r.Count(minInputBytes); n > 0 {
 		s.Inputs = make([]Input, n)
 	}
 	for i := range s.Inputs {
 		in := &s.Inputs[i]
-		in.Topic = r.string()
-		r.fixed(in.ID[:])
-		in.LeaderEpoch = r.int32()
-		in.Partitions = r.int32()
-		in.Time = r.varint()
+		in.Topic = r.String()
+		r.Fixed(in.ID[:])
+		in.LeaderEpoch = r.Int32()
+		in.Partitions = r.Int32()
+		in.Time = r.Varint()
 	}
 	if b[len(stampMagic)] == outboxVersion {
-		s.Outbox, s.Base, s.From, s.Last = true, r.uvarint(), r.uvarint(), r.uvarint()
+		s.Outbox, s.Gaps, s.Last, s.PastAt = true, r.gaps(), r.Uvarint(), r.Varint()
+		for i := range s.Inputs {
+			s.Inputs[i].Past = r.Varint()
+		}
 	}
-	if len(r.b) > 0 {
-		r.fail()
-	}
-	if r.err != nil {
-		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: %w", r.err)
+	if !r.Done() {
+		return Stamp{}, true, fmt.Errorf("stamp in the metadata of a committed offset is damaged: %w", errDamaged)
 	}
 	return s, true, nil
 }
@@ -193,7 +193,20 @@ func DecodeStamp(metadata string) (s Stamp, isOurs bool, err error) {
 // a stream time ("" for the task's own). It is for comparison with
 // MaxMetadataBytes when a topology is built.
 func MaxStampSize(stores, inputs, times []string) int {
-	n := stampHeadBytes + len(Lineage{}) + binary.MaxVarintLen64 + 8 + 3*binary.MaxVarintLen64 // of an outbox
+	return base64.StdEncoding.EncodedLen(maxStampBytes(stores, inputs, times))
+}
+
+// MaxOutboxStampSize is MaxStampSize for a task whose view has an outbox, and so
+// no changelogs.
+func MaxOutboxStampSize(inputs, times []string) int {
+	n := maxStampBytes(nil, inputs, times)
+	n += len(binary.AppendUvarint(nil, MaxGaps)) + MaxGaps*2*binary.MaxVarintLen64
+	n += (2 + len(inputs)) * binary.MaxVarintLen64
+	return base64.StdEncoding.EncodedLen(n)
+}
+
+func maxStampBytes(stores, inputs, times []string) int {
+	n := stampHeadBytes + len(Lineage{}) + binary.MaxVarintLen64 + 8
 	n += len(binary.AppendUvarint(nil, uint64(len(stores))))
 	n += len(binary.AppendUvarint(nil, uint64(len(times))))
 	n += len(binary.AppendUvarint(nil, uint64(len(inputs))))
@@ -206,22 +219,7 @@ func MaxStampSize(stores, inputs, times []string) int {
 	for _, name := range inputs {
 		n += stringBytes(name) + 16 + 2*binary.MaxVarintLen32 + binary.MaxVarintLen64
 	}
-	return base64.StdEncoding.EncodedLen(n)
-}
-
-// seal writes the checksum of all of b but itself at b[at:at+4].
-func seal(b []byte, at int) { binary.BigEndian.PutUint32(b[at:], checksum(b, at)) }
-
-func sealed(b []byte, at int) bool {
-	return len(b) >= at+crc32.Size && binary.BigEndian.Uint32(b[at:]) == checksum(b, at)
-}
-
-func checksum(b []byte, at int) uint32 {
-	return crc32.Update(crc32.Checksum(b[:at], castagnoli), castagnoli, b[at+crc32.Size:])
-}
-
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	return n
 }
 
 func stringBytes(s string) int { return len(binary.AppendUvarint(nil, uint64(len(s)))) + len(s) }
@@ -229,7 +227,7 @@ func stringBytes(s string) int { return len(binary.AppendUvarint(nil, uint64(len
 func appendOffsets(b []byte, list []Offset) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, o := range list {
-		b = binary.AppendVarint(appendString(b, o.Name), o.Next)
+		b = binary.AppendVarint(wire.AppendString(b, o.Name), o.Next)
 	}
 	return b
 }
@@ -237,7 +235,7 @@ func appendOffsets(b []byte, list []Offset) []byte {
 func appendTimes(b []byte, list []Time) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, t := range list {
-		b = binary.AppendVarint(appendString(b, t.Name), t.Millis)
+		b = binary.AppendVarint(wire.AppendString(b, t.Name), t.Millis)
 	}
 	return b
 }
@@ -250,7 +248,7 @@ func appendHighs(b []byte, list []High) []byte {
 		if h.Topic == topic {
 			b = append(b, 0)
 		} else {
-			b = appendString(b, h.Topic)
+			b = wire.AppendString(b, h.Topic)
 			topic = h.Topic
 		}
 		b = binary.AppendUvarint(b, uint64(uint32(h.Subtopology)))
@@ -262,95 +260,23 @@ func appendHighs(b []byte, list []High) []byte {
 	return b
 }
 
-// reader takes fields off the front of b. After an error every field is zero.
-type reader struct {
-	b   []byte
-	err error
-}
+// reader reads what a token and a stamp are made of.
+type reader struct{ wire.Reader }
 
-func (r *reader) fail() {
-	r.b = nil
-	if r.err == nil {
-		r.err = errDamaged
-	}
-}
-
-func (r *reader) take(n int) []byte {
-	if n < 0 || n > len(r.b) {
-		r.fail()
+func (r *reader) gaps() []Gap {
+	n := r.Count(minGapBytes)
+	if n == 0 {
 		return nil
 	}
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
-func (r *reader) fixed(dst []byte) { copy(dst, r.take(len(dst))) }
-
-func (r *reader) byte() byte {
-	if b := r.take(1); len(b) == 1 {
-		return b[0]
+	list := make([]Gap, n)
+	for i := range list {
+		list[i] = Gap{r.Uvarint(), r.Uvarint()}
 	}
-	return 0
-}
-
-func (r *reader) uint64() uint64 {
-	if b := r.take(8); len(b) == 8 {
-		return binary.BigEndian.Uint64(b)
-	}
-	return 0
-}
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) int32() int32 {
-	v := r.varint()
-	if v < math.MinInt32 || v > math.MaxInt32 {
-		r.fail()
-		return 0
-	}
-	return int32(v)
-}
-
-// count reads the length of a list whose elements take at least size bytes.
-func (r *reader) count(size int) int {
-	n := r.uvarint()
-	if n > uint64(len(r.b)/size) {
-		r.fail()
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) uint32() uint32 {
-	v := r.uvarint()
-	if v > math.MaxUint32 {
-		r.fail()
-		return 0
-	}
-	return uint32(v)
+	return list
 }
 
 func (r *reader) highs() []High {
-	n := r.count(minHighBytes)
+	n := r.Count(minHighBytes)
 	if n == 0 {
 		return nil
 	}
@@ -358,38 +284,36 @@ func (r *reader) highs() []High {
 	topic := ""
 	for i := range list {
 		h := &list[i]
-		if t := r.string(); t != "" {
+		if t := r.String(); t != "" {
 			topic = t
 		}
-		h.Topic, h.Subtopology, h.Partition = topic, int32(r.uint32()), int32(r.uint32())
-		r.fixed(h.Lineage[:])
-		h.Seq, h.Index = r.uvarint(), r.uint32()
+		h.Topic, h.Subtopology, h.Partition = topic, int32(r.Uint32()), int32(r.Uint32())
+		r.Fixed(h.Lineage[:])
+		h.Seq, h.Index = r.Uvarint(), r.Uint32()
 	}
 	return list
 }
 
-func (r *reader) string() string { return string(r.take(r.count(1))) }
-
 func (r *reader) offsets() []Offset {
-	n := r.count(minOffsetBytes)
+	n := r.Count(minOffsetBytes)
 	if n == 0 {
 		return nil
 	}
 	list := make([]Offset, n)
 	for i := range list {
-		list[i] = Offset{r.string(), r.varint()}
+		list[i] = Offset{r.String(), r.Varint()}
 	}
 	return list
 }
 
 func (r *reader) times() []Time {
-	n := r.count(minTimeBytes)
+	n := r.Count(minTimeBytes)
 	if n == 0 {
 		return nil
 	}
 	list := make([]Time, n)
 	for i := range list {
-		list[i] = Time{r.string(), r.varint()}
+		list[i] = Time{r.String(), r.Varint()}
 	}
 	return list
 }

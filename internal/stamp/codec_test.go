@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirstreams/weir/internal/wire"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -35,7 +36,7 @@ func TestLayouts(t *testing.T) {
 	stamp := Stamp{
 		Lineage: Lineage{0: 0xa0, 15: 0xaf}, Seq: 300, Nonce: 1,
 		Changelog: []Offset{{"counts", 64}}, Times: []Time{{"", 999}},
-		Inputs: []Input{{"orders", [16]byte{0: 0xb0, 15: 0xbf}, 4, 12, -1}},
+		Inputs: []Input{{Topic: "orders", ID: [16]byte{0: 0xb0, 15: 0xbf}, LeaderEpoch: 4, Partitions: 12, Time: -1}},
 	}
 	want = strings.Join([]string{
 		"575354", "01", "5bc4346b", // magic, version, CRC-32C
@@ -51,6 +52,24 @@ func TestLayouts(t *testing.T) {
 	}
 	if got := hex.EncodeToString(raw); got != want {
 		t.Errorf("stamp:\n got %s\nwant %s", got, want)
+	}
+	stamp.Changelog, stamp.Outbox, stamp.Last, stamp.PastAt = nil, true, 300, 1000
+	stamp.Gaps, stamp.Inputs[0].Past = []Gap{{20, 52}, {55, 290}}, 2
+	want = strings.Join([]string{
+		"575354", "02", "cbdca780", // magic, version, CRC-32C
+		"a00000000000000000000000000000af", // lineage
+		"ac02", "0000000000000001",         // seq, nonce
+		"00",               // changelog
+		"01", "00", "ce0f", // times: "" -> 999
+		"01", "066f7264657273", "b00000000000000000000000000000bf", "08", "18", "01", // input: id, leader epoch, partitions, time
+		"02", "1434", "37a202", // gaps
+		"ac02", "d00f", "04", // last, past at, past of the input
+	}, "")
+	if raw, err = base64.StdEncoding.DecodeString(stamp.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(raw); got != want {
+		t.Errorf("stamp with an outbox:\n got %s\nwant %s", got, want)
 	}
 	if !strings.HasPrefix(stamp.Encode(), stampPrefix) {
 		t.Errorf("stamp %s does not begin with %s", stamp.Encode(), stampPrefix)
@@ -117,7 +136,7 @@ func FuzzDecodeToken(f *testing.F) {
 	f.Add([]byte(outboxToken().Encode()), true)
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix && len(b) >= tokenHeadBytes { // get past the checksum
-			seal(b, 1)
+			wire.Seal(b, 1)
 		}
 		tok, err := DecodeToken(state.Token(b))
 		if err != nil {
@@ -132,12 +151,13 @@ func FuzzDecodeToken(f *testing.F) {
 
 func FuzzDecodeStamp(f *testing.F) {
 	f.Add(exampleStamp().Encode(), []byte(nil))
-	f.Add("", stampBody(exampleStamp()))
-	f.Add("", stampBody(Stamp{}))
+	f.Add("", append([]byte{0}, stampBody(exampleStamp())...))
+	f.Add("", append([]byte{0}, stampBody(Stamp{})...))
 	f.Add(outboxStamp().Encode(), []byte(nil))
+	f.Add("", append([]byte{1}, stampBody(outboxStamp())...))
 	f.Fuzz(func(t *testing.T, metadata string, body []byte) {
 		if len(body) > 0 {
-			metadata = sealedStamp(stampVersion, body)
+			metadata = sealedStamp(stampVersion+body[0]%2, body[1:])
 		}
 		s, ours, err := DecodeStamp(metadata)
 		if err != nil || !ours {
@@ -157,8 +177,14 @@ func FuzzDecodeStamp(f *testing.F) {
 		for _, tm := range s.Times {
 			times = append(times, tm.Name)
 		}
-		if limit := MaxStampSize(stores, inputs, times); len(s.Encode()) > limit {
-			t.Fatalf("stamp of %d bytes, MaxStampSize says %d", len(s.Encode()), limit)
+		limit := MaxStampSize(stores, inputs, times)
+		if s.Outbox {
+			if limit = MaxOutboxStampSize(inputs, times); len(s.Gaps) > MaxGaps || len(s.Changelog) > 0 {
+				return
+			}
+		}
+		if len(s.Encode()) > limit {
+			t.Fatalf("stamp of %d bytes, the bound is %d", len(s.Encode()), limit)
 		}
 	})
 }
@@ -205,6 +231,6 @@ func stampBody(s Stamp) []byte {
 func sealedStamp(version byte, body []byte) string {
 	b := append([]byte(stampMagic), version, 0, 0, 0, 0)
 	b = append(b, body...)
-	seal(b, len(stampMagic)+1)
+	wire.Seal(b, len(stampMagic)+1)
 	return base64.StdEncoding.EncodeToString(b)
 }

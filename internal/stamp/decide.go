@@ -1,5 +1,7 @@
 package stamp
 
+import "slices"
+
 // Verdict says how a view stands to what Kafka committed.
 type Verdict uint8
 
@@ -136,21 +138,49 @@ func DecideOutbox(token *Token, stamp *Stamp, stores bool) Verdict {
 }
 
 // Acknowledged says whether the outputs of a batch of a view with an outbox are
-// on the broker, as far as the stamp tells. A batch between From and Base is one
-// of an owner that did not know of the claim of the stamp's owner, which the
-// store has forgotten: see Stray. A stamp of the protocol with a changelog
-// acknowledges all that it counts.
+// on the broker, as far as the stamp tells, and so those of all batches before it
+// in the view. A stamp of the protocol with a changelog acknowledges all that it
+// counts.
+//
+// The number alone tells it: a store that goes back over claims, to a former
+// owner that stands still, lets that one go on with numbers which the claims have
+// left out. They are not higher than what is acknowledged, and yet nobody has
+// acknowledged them. The From of the last claim is acknowledged in any case: it
+// was sent by that claim, under another number where it needed one.
 func (s *Stamp) Acknowledged(seq uint64) bool {
-	if !s.Outbox {
+	switch {
+	case !s.Outbox:
 		return seq <= s.Seq
+	case seq > s.Last:
+		return false
+	case len(s.Gaps) > 0 && seq == s.Gaps[len(s.Gaps)-1].From:
+		return true
 	}
-	return seq <= s.From || seq > s.Base && seq <= s.Last
+	return !slices.ContainsFunc(s.Gaps, func(g Gap) bool { return seq > g.From && seq <= g.Base })
 }
 
-// Stray says whether a batch was applied by an owner that the stamp's owner had
-// fenced, to a store that has forgotten the claim. Readers may have seen higher
-// numbers, so its outputs need others.
-func (s *Stamp) Stray(seq uint64) bool { return seq > s.From && seq <= s.Base }
+// Stray says whether a batch that is not acknowledged may have a number below one
+// that readers have seen, so that its outputs need others: it was applied by an
+// owner that was fenced, to a store that has forgotten the claim.
+func (s *Stamp) Stray(seq uint64) bool { return s.Outbox && seq <= s.Seq && !s.Acknowledged(seq) }
+
+// Claimed returns the gaps behind a claim, which goes on behind batch from and
+// begins with the number base. Those from later than that batch are part of the
+// new one. The two oldest become one when there are too many: what lies between
+// them then counts as not acknowledged, and is sent again should the store go back
+// that far.
+func Claimed(gaps []Gap, from, base uint64) []Gap {
+	n := len(gaps)
+	for n > 0 && gaps[n-1].From >= from {
+		n--
+	}
+	list := append(slices.Clone(gaps[:n]), Gap{from, base})
+	if len(list) > MaxGaps {
+		list[1].From = list[0].From
+		list = list[1:]
+	}
+	return list
+}
 
 // beyond reports whether a position is higher than the one of the same name.
 // Names that only one side has are stores that were added or removed since.

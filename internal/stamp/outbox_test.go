@@ -1,6 +1,9 @@
 package stamp
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestDecideOutbox(t *testing.T) {
 	t.Parallel()
@@ -12,7 +15,7 @@ func TestDecideOutbox(t *testing.T) {
 		return &tok
 	}
 	stamp := func(change func(*Stamp)) *Stamp {
-		s := Stamp{Lineage: lineageA, Outbox: true, Seq: 70, Base: 64, From: 20, Last: 70, Nonce: 1}
+		s := Stamp{Lineage: lineageA, Outbox: true, Seq: 70, Gaps: []Gap{{20, 64}}, Last: 70, Nonce: 1}
 		if change != nil {
 			change(&s)
 		}
@@ -38,12 +41,12 @@ func TestDecideOutbox(t *testing.T) {
 		{"a first claim that was interrupted", token(func(t *Token) { t.Seq, t.Last = 32, 0 }), nil, true, FirstClaim, true},
 		{"the same, of the other protocol", logged(func(t *Token) { t.Seq = 0 }), nil, true, FirstClaim, false},
 		{"batches, and no stamp", token(nil), nil, true, NoStamp, true},
-		{"a first claim that the store has forgotten", nil, stamp(func(s *Stamp) { s.Last, s.From = 0, 0 }), true, FirstClaim, true},
+		{"a first claim that the store has forgotten", nil, stamp(func(s *Stamp) { s.Last, s.Gaps = 0, []Gap{{0, 70}} }), true, FirstClaim, true},
 		{"batches that the store has lost", nil, stamp(nil), true, NoView, true},
 		{"the same of a task without stores", nil, stamp(nil), false, NoView, true},
 		{"in step", token(nil), stamp(nil), true, InStep, true},
 		{"claimed since", token(func(t *Token) { t.Seq = 102 }), stamp(nil), true, InStep, true},
-		{"a claim that the store has forgotten", token(nil), stamp(func(s *Stamp) { s.Seq, s.Base, s.From = 102, 102, 70 }), true, InStep, true},
+		{"a claim that the store has forgotten", token(nil), stamp(func(s *Stamp) { s.Seq, s.Gaps = 102, []Gap{{20, 64}, {70, 102}} }), true, InStep, true},
 		{"not acknowledged yet", token(func(t *Token) { t.Seq, t.Last = 73, 73 }), stamp(nil), true, Ahead, true},
 		{"forgotten", token(func(t *Token) { t.Seq, t.Last = 66, 66 }), stamp(nil), true, Behind, true},
 		{"another life", token(func(t *Token) { t.Lineage = lineageB }), stamp(nil), true, ForeignLineage, true},
@@ -72,14 +75,62 @@ func TestDecideOutbox(t *testing.T) {
 
 func TestAcknowledged(t *testing.T) {
 	t.Parallel()
-	s := Stamp{Outbox: true, From: 20, Base: 52, Last: 55}
-	for seq, want := range map[uint64][2]bool{1: {true, false}, 20: {true, false}, 21: {false, true}, 52: {false, true}, 53: {true, false}, 55: {true, false}, 56: {false, false}} {
-		if got := [2]bool{s.Acknowledged(seq), s.Stray(seq)}; got != want {
-			t.Errorf("batch %d: acknowledged, stray = %v, want %v", seq, got, want)
+	type fate struct{ acknowledged, stray bool }
+	sent, stray, ahead := fate{true, false}, fate{false, true}, fate{false, false}
+	for _, c := range []struct {
+		name  string
+		stamp Stamp
+		want  map[uint64]fate
+	}{
+		{"one claim", Stamp{Seq: 55, Last: 55, Gaps: []Gap{{20, 52}}},
+			map[uint64]fate{1: sent, 20: sent, 21: stray, 52: stray, 53: sent, 55: sent, 56: ahead}},
+		{"a claim, and nothing since", Stamp{Seq: 52, Last: 20, Gaps: []Gap{{20, 52}}},
+			map[uint64]fate{20: sent, 21: stray, 52: stray, 53: ahead}},
+		{"two claims", Stamp{Seq: 88, Last: 88, Gaps: []Gap{{20, 52}, {55, 87}}},
+			map[uint64]fate{19: sent, 20: sent, 21: stray, 36: stray, 52: stray, 53: sent, 55: sent, 56: stray, 87: stray, 88: sent, 89: ahead}},
+		{"a claim of what a fenced owner has applied", Stamp{Seq: 120, Last: 22, Gaps: []Gap{{20, 52}, {22, 120}}},
+			map[uint64]fate{20: sent, 21: stray, 22: sent, 23: stray, 55: stray, 121: ahead}},
+		{"the same, and a batch since", Stamp{Seq: 121, Last: 121, Gaps: []Gap{{20, 52}, {22, 120}}},
+			map[uint64]fate{20: sent, 22: sent, 53: stray, 121: sent, 122: ahead}},
+		{"numbers that are used up, and not acknowledged", Stamp{Seq: 120, Last: 55, Gaps: []Gap{{20, 52}}},
+			map[uint64]fate{20: sent, 21: stray, 55: sent, 56: stray, 120: stray, 121: ahead}},
+		{"the first claim", Stamp{Seq: 33, Last: 33, Gaps: []Gap{{0, 32}}}, map[uint64]fate{1: stray, 33: sent}},
+	} {
+		c.stamp.Outbox = true
+		for seq, want := range c.want {
+			if got := (fate{c.stamp.Acknowledged(seq), c.stamp.Stray(seq)}); got != want {
+				t.Errorf("%s: batch %d is %+v, want %+v", c.name, seq, got, want)
+			}
 		}
 	}
 	logged := Stamp{Seq: 70}
-	if !logged.Acknowledged(70) || logged.Acknowledged(71) {
+	if !logged.Acknowledged(70) || logged.Acknowledged(71) || logged.Stray(71) {
 		t.Error("a stamp of a changelog at 70 does not acknowledge all up to 70 and no more")
+	}
+}
+
+func TestClaimed(t *testing.T) {
+	t.Parallel()
+	var many []Gap
+	for i := range uint64(MaxGaps) {
+		many = append(many, Gap{100 * i, 100*i + 50})
+	}
+	for _, c := range []struct {
+		name       string
+		gaps       []Gap
+		from, base uint64
+		want       []Gap
+	}{
+		{"the first", nil, 0, 32, []Gap{{0, 32}}},
+		{"another", []Gap{{20, 52}}, 55, 87, []Gap{{20, 52}, {55, 87}}},
+		{"no batch since", []Gap{{20, 52}}, 20, 84, []Gap{{20, 84}}},
+		{"gone back over one claim", []Gap{{20, 52}, {55, 87}}, 22, 120, []Gap{{20, 52}, {22, 120}}},
+		{"gone back over both", []Gap{{20, 52}, {55, 87}}, 19, 120, []Gap{{19, 120}}},
+		{"too many", many, 100*MaxGaps + 60, 1000, append(append([]Gap{{0, 150}}, many[2:]...), Gap{100*MaxGaps + 60, 1000})},
+	} {
+		was := slices.Clone(c.gaps)
+		if got := Claimed(c.gaps, c.from, c.base); !slices.Equal(got, c.want) || !slices.Equal(c.gaps, was) {
+			t.Errorf("%s: %v of %v, want %v of %v", c.name, got, c.gaps, c.want, was)
+		}
 	}
 }

@@ -122,7 +122,18 @@ type Input struct {
 	// Time is the partition time in milliseconds, the highest timestamp
 	// processed from the partition; -1 when it is not known.
 	Time int64
+	// Past is where the task was in the partition at Stamp.PastAt: the next
+	// offset. It counts only with an outbox.
+	Past int64
 }
+
+// Gap is what a claim has left out of the numbers of batches: those above From,
+// the last batch of the view before it, up to Base, the number that the claim
+// began with. Who has one of them did not know of the claim.
+type Gap struct{ From, Base uint64 }
+
+// MaxGaps is how many a stamp has. Each takes at most 20 bytes.
+const MaxGaps = 8
 
 // Stamp is what Kafka knows about a batch: the metadata of each offset that
 // the batch commits. It is complete in each of them, so any one is enough, and
@@ -135,12 +146,17 @@ type Stamp struct {
 	Times     []Time
 	Inputs    []Input
 
-	// Outbox is as in Token. Base is the number that the claim of the owner that
-	// has written the stamp began with, From the last batch before it, and Last
-	// the last batch whose outputs are on the broker. All batches up to From, and
-	// those from Base to Last, are acknowledged. Seq is Base or Last.
-	Outbox           bool
-	Base, From, Last uint64
+	// Outbox says that the view has one, as in Token. Seq is then the number of a
+	// claim or of a batch: no higher one was given away. The fields below count
+	// only then.
+	Outbox bool
+	// Gaps are those of the claims so far, the oldest first; see Acknowledged.
+	Gaps []Gap
+	// Last is the last batch whose outputs are on the broker.
+	Last uint64
+	// PastAt is a time, in milliseconds since 1970, at which the task was at the
+	// Past of its inputs: what is below may be deleted a while later. 0 is none.
+	PastAt int64
 }
 
 // Latest returns the stamp with the highest Seq: a batch commits only the

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirstreams/weir/internal/wire"
 	"github.com/weirstreams/weir/state"
 )
 
@@ -142,13 +143,13 @@ func TestTokenErrors(t *testing.T) {
 	}
 	newer := []byte(good)
 	newer[0] = outboxVersion + 1
-	seal(newer, 1)
+	wire.Seal(newer, 1)
 	if _, err := DecodeToken(state.Token(newer)); !errors.Is(err, ErrNewer) || errors.Is(err, state.ErrCorrupt) {
 		t.Errorf("token of a newer layout: got %v, want ErrNewer", err)
 	}
 	flagged := []byte(good)
 	flagged[tokenHeadBytes+16+1+1+8+6] = 0x80 // epoch, seq, nonce, wall, flags
-	seal(flagged, 1)
+	wire.Seal(flagged, 1)
 	if _, err := DecodeToken(state.Token(flagged)); !errors.Is(err, state.ErrCorrupt) {
 		t.Errorf("token with an unknown flag: got %v, want ErrCorrupt", err)
 	}
@@ -192,7 +193,7 @@ func TestStampIsCompact(t *testing.T) {
 		s.Changelog = append(s.Changelog, Offset{name("store", i), 50_000_000_000})
 	}
 	for i := range 4 {
-		s.Inputs = append(s.Inputs, Input{name("topic", i), lineageB, 1000, 1000, 1_790_000_000_000})
+		s.Inputs = append(s.Inputs, Input{Topic: name("topic", i), ID: lineageB, LeaderEpoch: 1000, Partitions: 1000, Time: 1_790_000_000_000})
 	}
 	const limit = 600
 	if got := len(s.Encode()); got > limit {
@@ -204,7 +205,7 @@ func TestMaxStampSize(t *testing.T) {
 	t.Parallel()
 	stores, inputs, times := []string{"counts", strings.Repeat("s", 200)}, []string{"orders", ""}, []string{"", "window"}
 	const lowest = -1 << 63
-	worst := Stamp{Lineage: lineageA, Seq: 1<<64 - 1, Nonce: 1<<64 - 1, Outbox: true, Base: 1<<64 - 1, From: 1<<64 - 1, Last: 1<<64 - 1}
+	worst := Stamp{Lineage: lineageA, Seq: 1<<64 - 1, Nonce: 1<<64 - 1}
 	for _, n := range stores {
 		worst.Changelog = append(worst.Changelog, Offset{n, lowest})
 	}
@@ -212,13 +213,23 @@ func TestMaxStampSize(t *testing.T) {
 		worst.Times = append(worst.Times, Time{n, lowest})
 	}
 	for _, n := range inputs {
-		worst.Inputs = append(worst.Inputs, Input{n, lineageB, -1 << 31, -1 << 31, lowest})
+		worst.Inputs = append(worst.Inputs, Input{Topic: n, ID: lineageB, LeaderEpoch: -1 << 31, Partitions: -1 << 31, Time: lowest})
 	}
 	if got, want := MaxStampSize(stores, inputs, times), len(worst.Encode()); got != want {
 		t.Errorf("MaxStampSize says %d, the longest stamp takes %d", got, want)
 	}
-	if got, want := MaxStampSize(nil, nil, nil), len((Stamp{Seq: 1<<64 - 1, Outbox: true, Base: 1<<64 - 1, From: 1<<64 - 1, Last: 1<<64 - 1}).Encode()); got != want {
+	if got, want := MaxStampSize(nil, nil, nil), len((Stamp{Seq: 1<<64 - 1}).Encode()); got != want {
 		t.Errorf("MaxStampSize of nothing says %d, the longest stamp takes %d", got, want)
+	}
+	worst.Changelog, worst.Outbox, worst.Last, worst.PastAt = nil, true, 1<<64-1, lowest
+	for range MaxGaps {
+		worst.Gaps = append(worst.Gaps, Gap{1<<64 - 1, 1<<64 - 1})
+	}
+	for i := range worst.Inputs {
+		worst.Inputs[i].Past = lowest
+	}
+	if got, want := MaxOutboxStampSize(inputs, times), len(worst.Encode()); got != want {
+		t.Errorf("MaxOutboxStampSize says %d, the longest stamp takes %d", got, want)
 	}
 }
 
@@ -244,7 +255,8 @@ func outboxToken() Token {
 func outboxStamp() Stamp {
 	s := exampleStamp()
 	s.Changelog = nil
-	s.Outbox, s.Base, s.From, s.Last = true, 40, 7, 41
+	s.Outbox, s.Gaps, s.Last, s.PastAt = true, []Gap{{2, 5}, {7, 40}}, 41, 1_789_999_999_000
+	s.Inputs[0].Past, s.Inputs[1].Past = 3999, -1
 	return s
 }
 
@@ -254,8 +266,8 @@ func exampleStamp() Stamp {
 		Changelog: []Offset{{"counts", 812}, {"sums", 1 << 40}},
 		Times:     []Time{{"", 1_789_999_999_000}},
 		Inputs: []Input{
-			{"orders", lineageB, 4, 12, 1_789_999_999_000},
-			{"payments", lineageA, -1, 12, -1},
+			{Topic: "orders", ID: lineageB, LeaderEpoch: 4, Partitions: 12, Time: 1_789_999_999_000},
+			{Topic: "payments", ID: lineageA, LeaderEpoch: -1, Partitions: 12, Time: -1},
 		},
 	}
 }

@@ -114,6 +114,10 @@ func (w *Worker) claim(ctx context.Context) error {
 	}
 	var claimed []*runner
 	for _, r := range due {
+		if !w.proto.room() {
+			r.retryAt = now.Add(claimRetry)
+			continue
+		}
 		r.asOf = asked
 		if err := w.proto.claim(ctx, r, committed, bounds, logs); err != nil {
 			if err := w.claimFailed(ctx, r, err); err != nil {
@@ -168,7 +172,10 @@ func (w *Worker) claimFailed(ctx context.Context, r *runner, err error) error {
 			return fmt.Errorf("claim of task %s refused %d times: %w", r.spec.ID, r.claims, err)
 		}
 		w.log.Warn("claim refused; trying again", "task", r.spec.ID.String(), "error", err)
+		w.mu.Lock()
+		w.closeRunner(ctx, r) // it may have been refused only as it began
 		r.phase, r.retryAt = fenced, again
+		w.mu.Unlock()
 	default:
 		return fmt.Errorf("claim task %s: %w", r.spec.ID, err)
 	}
@@ -244,6 +251,10 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 	switch {
 	case verdict == stamp.NoStamp && any:
 		verdict = stamp.ForeignLineage
+	case verdict == stamp.Ahead && !w.cfg.ExactlyOnce && token.Restoring && token.Seq <= last.Seq:
+		// A replay does not end at the stamp here (R4), so one that was
+		// interrupted may have come past it.
+		verdict = stamp.Partial
 	case verdict == stamp.ForeignLineage && token.Seq == 0:
 		// A first claim that was interrupted before its first commit; another
 		// instance has begun the task since. The view holds no batch.
@@ -291,6 +302,9 @@ func (w *Worker) claimOne(ctx context.Context, r *runner, committed map[TopicPar
 			from[o.Name] = o.Next
 		}
 		for _, t := range targets {
+			if token.Restoring && from[t.store.Name] > t.end {
+				return contradiction(stamp.Ahead, r, token, last) // the log has lost its end
+			}
 			if f, ok := from[t.store.Name]; !ok && (t.end > t.start || token.Restoring) || f < t.start && f < t.end {
 				w.log.Warn("the changelog does not reach back to the view; it is rebuilt", "task", r.spec.ID.String(), "store", t.store.Name,
 					"position", from[t.store.Name], "start", t.start)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirstreams/weir/internal/assign"
 	"github.com/weirstreams/weir/internal/keyenc"
+	"github.com/weirstreams/weir/internal/outbox"
 	"github.com/weirstreams/weir/internal/task"
 )
 
@@ -361,10 +362,32 @@ func (m *member) produceFailed(err error) {
 	}
 }
 
+// maxDescribedKey is how much of a key an error shows.
+const maxDescribedKey = 64
+
+// describe names a record that was not written. The broker refuses a request as a
+// whole, so it may as well be one that went with it.
+func describe(r *kgo.Record) string {
+	key := "no key"
+	if r.Key != nil {
+		key = fmt.Sprintf("key %.*q", maxDescribedKey, r.Key)
+	}
+	s := fmt.Sprintf("%s[%d], the record with %s and a value of %d bytes, or one that was sent with it", r.Topic, r.Partition, key, len(r.Value))
+	for _, h := range r.Headers {
+		if h.Key != outbox.Header {
+			continue
+		}
+		if id, err := outbox.ParseID(h.Value); err == nil {
+			s += fmt.Sprintf(" (task %s, output %d.%d)", id.Task, id.Seq, id.Index)
+		}
+	}
+	return s
+}
+
 // acked is the promise of every record.
 func (m *member) acked(r *kgo.Record, err error) {
 	if err != nil {
-		m.produceFailed(fmt.Errorf("produce to %s: %w", r.Topic, err))
+		m.produceFailed(fmt.Errorf("produce to %s: %w", describe(r), err))
 	} else if e, ok := r.Context.(*produceEnd); ok && r.Offset < 0 {
 		// The broker took the record for a repetition and does not know its
 		// place any more. A stamp without it would end a restore too early.

@@ -167,7 +167,7 @@ func (m *Metrics) tasks(order []*runner) {
 	if m == nil {
 		return
 	}
-	states := map[string]int{claiming.String(): 0, restoring.String(): 0, running.String(): 0, fenced.String(): 0}
+	states := map[string]int{claiming.String(): 0, restoring.String(): 0, running.String(): 0, fenced.String(): 0, resending.String(): 0}
 	for _, r := range order {
 		states[r.phase.String()]++
 		if r.t == nil {

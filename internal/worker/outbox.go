@@ -19,20 +19,34 @@ import (
 // committed with the stamp. The view is the truth, and whoever claims it sends
 // what the stamp does not cover.
 type outboxFirst struct {
-	w       *Worker
-	limits  state.OutboxLimits
-	task    task.Limits
-	sent    int  // outputs since the last flush that was complete
-	stalled bool // the last one was not
+	w         *Worker
+	limits    state.OutboxLimits
+	task      task.Limits
+	sent      int  // outputs since the last flush that was complete, and
+	sentBytes int  // what they take
+	stalled   bool // the last one was not
 }
 
-// Bounds of what is under way to a broker that does not take it. The client's
-// buffer is larger than maxSent, so that it is not what the worker waits for, and
-// after flushLimit the worker goes back to the group.
+// Bounds of what is under way to a broker that does not take it: so many outputs,
+// or so many bytes, and what the last batch has more. The client's buffer is
+// larger (OutboxBuffer), so that it is not what the worker waits for, and after
+// flushLimit the worker goes back to the group. What claims owe is read when
+// there is room for it, and is at most one outbox more than maxSentBytes.
 const (
-	maxSent    = 4096 // outputs
-	flushLimit = time.Second
+	maxSent      = 4096
+	maxSentBytes = 16 << 20
+	flushLimit   = time.Second
 )
+
+// OutboxBuffer is how many outputs the client of a worker has to buffer that keeps
+// them beside the state in a store: a producer whose buffer is full would wait for
+// the broker. It is 0 for a worker that does not.
+func OutboxBuffer(store state.Backend, exactlyOnce bool) int {
+	if !UsesOutbox(store, exactlyOnce) {
+		return 0
+	}
+	return maxSent + store.(state.Outbox).OutboxLimits().SegmentBytes/task.OutputOverhead
+}
 
 // segmentRoom is what a segment takes beside its outputs.
 const segmentRoom = 1 << 10
@@ -52,10 +66,12 @@ type box struct {
 	ids     []bool           // by input: its records have ids
 	out     []task.Output    // of the batch under way
 	last    uint64           // batch in the view, 0 none
-	base    uint64           // what the claim has begun with, and
-	from    uint64           // the last batch before it
+	gaps    []stamp.Gap      // of the claims
 	unacked int              // batches in the view that the group's offsets do not cover
-	pending []outbox.Segment // of former owners, to be sent
+	pending []outbox.Segment // of former owners, still to be sent
+	bytes   int              // that they take
+	strays  int              // of them that need other numbers
+	burn    []OffsetCommit   // what says that these numbers are used, before they are
 	reach   []int64          // by input: how far this process has ever got, nil if nowhere
 	lineage stamp.Lineage    // of reach
 	touched time.Time        // when the token was compared last
@@ -111,6 +127,7 @@ func (p *outboxFirst) slot(seq uint64) int { return int(seq % uint64(p.limits.Sl
 // above the last one for a repetition.
 func (p *outboxFirst) claim(ctx context.Context, r *runner, committed map[TopicPartition]Committed, bounds, _ map[TopicPartition]Bounds) error {
 	w := p.w
+	r.token = ""
 	err := p.take(ctx, r, committed, bounds)
 	if !errors.Is(err, ErrLineage) {
 		return err
@@ -121,7 +138,7 @@ func (p *outboxFirst) claim(ctx context.Context, r *runner, committed map[TopicP
 	switch {
 	case again != nil:
 		return again
-	case now != r.stored:
+	case now != r.stored && now != r.token: // the latter is this claim's own
 		return &state.FencedError{ID: w.viewID(r), Stored: now}
 	}
 	return err
@@ -169,10 +186,11 @@ func (p *outboxFirst) take(ctx context.Context, r *runner, committed map[TopicPa
 	if token != nil && !token.Outbox {
 		next.Last = token.Seq // else a store that loses it has nothing to lose
 	}
+	group, lost := committed, loss{}
 	if token != nil && token.Outbox {
 		// The positions of the view are the truth, wherever the group is.
 		next.Last, next.Highs = token.Last, token.Highs
-		if committed, err = p.positions(r, token, committed, bounds, verdict); err != nil {
+		if committed, lost, err = p.positions(r, token, committed, bounds, verdict); err != nil {
 			return err
 		}
 	}
@@ -204,25 +222,62 @@ func (p *outboxFirst) take(ctx context.Context, r *runner, committed map[TopicPa
 	if _, ok := view.(state.OutboxView); !ok {
 		return &FatalError{fmt.Errorf("the store says that it keeps outputs, and its view is a %T", view)}
 	}
+	if lost.forgot {
+		w.log.Error("the store has forgotten acknowledged batches; their input is processed again, and what they have put out may take effect twice",
+			"task", r.spec.ID.String(), "records", lost.records, "batch", next.Last)
+		w.cfg.Metrics.forgotten(r, lost.records)
+	}
+	b := &r.box
+	b.reach = nil
+	b.pending, b.strays, b.burn = nil, 0, nil
 	if err := p.unsent(ctx, r, last, next); err != nil {
 		p.letGo(r)
 		return err
 	}
+	if b.strays > 0 {
+		b.burn = p.burn(r, group, *last, next)
+	}
 	r.seq, r.nonce = next.Seq, next.Nonce
-	r.stamp = stamp.Stamp{Lineage: next.Lineage, Seq: next.Seq, Nonce: next.Nonce, Times: next.Times, Outbox: true, Base: next.Seq, From: next.Last, Last: next.Last}
+	b.gaps = nil
+	if last != nil && last.Outbox {
+		b.gaps = last.Gaps
+	}
+	b.gaps = stamp.Claimed(b.gaps, next.Last, next.Seq)
+	r.stamp = stamp.Stamp{Lineage: next.Lineage, Seq: next.Seq, Nonce: next.Nonce, Times: next.Times}
 	if last != nil {
 		r.stamp.Inputs = last.Inputs
 	} else {
 		r.stamp.Inputs = first.Inputs
 	}
-	b := &r.box
 	b.limits, b.ids = &p.task, make([]bool, len(r.plan.Inputs))
 	for i, topic := range r.plan.Inputs {
 		b.ids[i] = w.cfg.Sources[topic].Repartition
 	}
 	b.touched = w.cfg.Clock.Now()
-	b.out, b.last, b.base, b.from, b.unacked, b.kept = nil, next.Last, next.Seq, next.Last, 0, nil
+	b.out, b.last, b.unacked = nil, next.Last, 0
+	b.kept = p.past(r, last)
 	return nil
+}
+
+// burn is the commit that says which numbers are used up, before outputs have
+// them: the stamp as it was, with the number of the claim. A claim that the group
+// refuses then has sent none, and one that the store forgets leaves a trace.
+func (p *outboxFirst) burn(r *runner, group map[TopicPartition]Committed, last stamp.Stamp, next stamp.Token) []OffsetCommit {
+	last.Seq, last.Nonce = next.Seq, next.Nonce
+	metadata := last.Encode()
+	var offsets []OffsetCommit
+	for i, topic := range r.plan.Inputs {
+		if !r.present[i] {
+			continue
+		}
+		tp := TopicPartition{topic, r.spec.ID.Partition}
+		at := group[tp].Offset
+		if at < 0 {
+			at = r.committed[i]
+		}
+		offsets = append(offsets, OffsetCommit{tp, at, -1, metadata})
+	}
+	return offsets
 }
 
 // token decodes what is stored. Damage is no reason to drop a view that nothing
@@ -244,11 +299,16 @@ func (p *outboxFirst) token(r *runner) (*stamp.Token, error) {
 	return &t, nil
 }
 
-// positions lays those of the view over the offsets of the group. It counts what
-// a store that has forgotten batches makes the task process again.
-func (p *outboxFirst) positions(r *runner, token *stamp.Token, committed map[TopicPartition]Committed, bounds map[TopicPartition]Bounds, verdict stamp.Verdict) (map[TopicPartition]Committed, error) {
-	forgot := verdict == stamp.Behind
-	var again int64
+// loss is what a store has forgotten, as far as it is known.
+type loss struct {
+	forgot  bool
+	records int64 // that are processed again
+}
+
+// positions lays those of the view over the offsets of the group, and finds out
+// what a store that has forgotten batches makes the task process again.
+func (p *outboxFirst) positions(r *runner, token *stamp.Token, committed map[TopicPartition]Committed, bounds map[TopicPartition]Bounds, verdict stamp.Verdict) (map[TopicPartition]Committed, loss, error) {
+	lost := loss{forgot: verdict == stamp.Behind}
 	list := map[TopicPartition]Committed{}
 	for i, topic := range r.plan.Inputs {
 		tp := TopicPartition{topic, r.spec.ID.Partition}
@@ -262,68 +322,69 @@ func (p *outboxFirst) positions(r *runner, token *stamp.Token, committed map[Top
 		reach := c.Offset
 		if r.box.reach != nil && r.box.lineage == token.Lineage && r.box.reach[i] > next {
 			// This process has done more than the view knows of.
-			reach, forgot = max(reach, r.box.reach[i]), true
+			reach, lost.forgot = max(reach, r.box.reach[i]), true
 		}
-		again += max(reach-next, 0)
-		if forgot && next < bounds[tp].Start {
-			return nil, fmt.Errorf("%w: the store has forgotten the last batches of task %s, and the input to process again is gone: %s[%d] begins at %d and the view is at %d. Restore a newer state of the store, or reset the application's state",
+		lost.records += max(reach-next, 0)
+		if lost.forgot && next < bounds[tp].Start {
+			return nil, loss{}, fmt.Errorf("%w: the store has forgotten the last batches of task %s, and the input to process again is gone: %s[%d] begins at %d and the view is at %d. Restore a newer state of the store, or reset the application's state",
 				ErrLineage, r.spec.ID, topic, tp.Partition, bounds[tp].Start, next)
 		}
 		list[tp] = Committed{Offset: next, LeaderEpoch: -1, Metadata: c.Metadata}
 	}
-	if forgot {
-		p.w.log.Error("the store has forgotten acknowledged batches; their input is processed again, and what they have put out may take effect twice",
-			"task", r.spec.ID.String(), "records", again, "batch", token.Last)
-		p.w.cfg.Metrics.forgotten(r, again)
-	}
-	r.box.reach = nil
-	return list, nil
+	return list, lost, nil
 }
 
 // unsent reads the outputs that the stamp does not cover.
 func (p *outboxFirst) unsent(ctx context.Context, r *runner, last *stamp.Stamp, next stamp.Token) error {
-	r.box.pending = nil
 	known := func(seq uint64) bool { return last != nil && last.Acknowledged(seq) }
 	if next.Last == 0 || known(next.Last) {
 		return nil
 	}
 	segments, damaged := map[uint64]outbox.Segment{}, error(nil)
-	err := r.view.(state.OutboxView).Segments(ctx, r.token, func(_ int, b []byte) {
-		s, err := outbox.Decode(slices.Clone(b))
-		switch {
-		case err != nil:
-			damaged = err
-		case s.Lineage == next.Lineage:
-			segments[s.Seq] = s
+	err := r.view.(state.OutboxView).Segments(ctx, r.token, func(_ int, raw []byte) {
+		h, err := outbox.DecodeHead(raw)
+		if err == nil && (h.Lineage != next.Lineage || h.Seq > next.Last || known(h.Seq)) {
+			return
 		}
+		var s outbox.Segment
+		if err == nil {
+			s, err = outbox.Decode(slices.Clone(raw))
+		}
+		if err != nil {
+			damaged = err
+			return
+		}
+		segments[s.Seq] = s
 	})
 	if err != nil {
 		return err
 	}
+	b := &r.box
 	for seq := next.Last; seq > 0 && !known(seq); {
 		s, ok := segments[seq]
+		if !ok && last != nil && last.Stray(seq) && slices.ContainsFunc(b.pending, func(s outbox.Segment) bool { return p.slot(s.Seq) == p.slot(seq) }) {
+			break // a later batch has its slot; a fenced owner cannot have more under way than there are slots
+		}
 		if !ok {
 			return errors.Join(fmt.Errorf("%w: the outputs of batch %d of task %s are not acknowledged, and the outbox does not have them: somebody has changed the store or the group's offsets. Restore the offsets, or reset the application's state",
 				ErrLineage, seq, r.spec.ID), damaged)
 		}
 		delete(segments, seq)
-		r.box.pending = append(r.box.pending, s)
+		b.pending = append(b.pending, s)
 		seq = s.Prev
 	}
-	slices.Reverse(r.box.pending)
-	for i := range r.box.pending {
-		s := &r.box.pending[i]
-		if last == nil || !last.Outbox || !last.Stray(s.Seq) {
-			continue
+	slices.Reverse(b.pending)
+	b.bytes = 0
+	for i := range b.pending {
+		s := &b.pending[i]
+		b.bytes += s.Size()
+		if b.strays == 0 && last != nil && last.Stray(s.Seq) {
+			b.strays = len(b.pending) - i
 		}
-		// It and what follows it get numbers that nobody has seen.
-		for j := range r.box.pending[i:] {
-			s := &r.box.pending[i+j]
-			s.Seq, s.Nonce = next.Seq-uint64(p.limits.Slots)+uint64(j)+1, next.Nonce
+		if b.strays > 0 {
+			// It and what follows it get numbers that nobody has seen.
+			s.Seq, s.Nonce = next.Seq-uint64(len(b.pending)-1-i), next.Nonce
 		}
-		p.w.log.Error("the store had forgotten a claim, and a fenced owner has applied batches; their outputs may take effect twice", "task", r.spec.ID.String(), "batches", len(r.box.pending)-i)
-		p.w.cfg.Metrics.forgotten(r, 0)
-		break
 	}
 	return nil
 }
@@ -339,67 +400,107 @@ func (p *outboxFirst) letGo(r *runner) {
 	r.box.pending = nil
 }
 
+// room says whether another task may be claimed: what it owes has to be kept in
+// memory until it is sent.
+func (p *outboxFirst) room() bool {
+	owed := p.sentBytes
+	for _, r := range p.w.order {
+		if len(r.box.pending) > 0 {
+			owed += r.box.bytes
+		}
+	}
+	return owed < maxSentBytes
+}
+
 // claimed sends what the claimed tasks owe and commits their positions, so that
 // the group knows the numbers that the claims have begun with before the first
-// batch has one.
+// batch has one. A broker that does not take the outputs holds the tasks up, and
+// not the worker.
 func (p *outboxFirst) claimed(ctx context.Context, list []*runner) error {
 	w := p.w
 	if len(list) == 0 {
 		return nil
 	}
-	open := w.inTxn
-	var offsets []OffsetCommit
+	var burn []OffsetCommit
 	for _, r := range list {
+		burn = append(burn, r.box.burn...)
+	}
+	if len(burn) > 0 {
+		switch outcome, err := w.member.Commit(ctx, burn); outcome {
+		case Done:
+		case Aborted:
+			p.refused(list, err)
+			return nil
+		default:
+			return unknown(err)
+		}
+	}
+	w.mu.Lock()
+	for _, r := range list {
+		r.phase = resending
+	}
+	w.mu.Unlock()
+	for _, r := range list {
+		n := len(r.box.pending)
+		if n == 0 {
+			continue
+		}
+		outputs := 0
 		for i := range r.box.pending {
-			s := &r.box.pending[i]
-			w.cfg.Metrics.resent(r, len(s.Outputs))
-			if err := p.send(ctx, s); err != nil {
-				return err
-			}
+			outputs += len(r.box.pending[i].Outputs)
 		}
-		if n := len(r.box.pending); n > 0 {
-			w.log.Info("outputs of the last batches are sent again", "task", r.spec.ID.String(), "batches", n)
-		}
-		metadata := p.stampOf(r, r.stamp).Encode()
-		for i, topic := range r.plan.Inputs {
-			if r.present[i] {
-				offsets = append(offsets, OffsetCommit{TopicPartition{topic, r.spec.ID.Partition}, r.committed[i], -1, metadata})
-			}
+		w.log.Info("outputs of the last batches are sent again", "task", r.spec.ID.String(), "batches", n, "outputs", outputs)
+		w.cfg.Metrics.resent(r, outputs)
+		if r.box.strays > 0 {
+			w.log.Error("the store had forgotten a claim, and a fenced owner has applied batches; their outputs may take effect twice",
+				"task", r.spec.ID.String(), "batches", r.box.strays)
+			w.cfg.Metrics.forgotten(r, 0)
 		}
 	}
-	if w.inTxn {
-		if err := w.member.Flush(ctx); err != nil {
-			return fmt.Errorf("flush: %w", err)
-		}
-		p.anew()
+	since := w.dirtyAt
+	_, err := p.acknowledge(ctx, w.cfg.Clock.Now())
+	if w.dirtyAt.IsZero() {
+		w.dirtyAt = since
 	}
-	outcome, err := w.member.Commit(ctx, offsets)
-	switch outcome {
-	case Done:
-	case Aborted:
-		w.log.Info("the group has refused the positions of claimed tasks; they are claimed again", "error", err)
-		w.cfg.Metrics.aborted("rebalance")
-		for _, r := range list {
-			p.letGo(r)
-			// It may be no member any more, whose claims would fence the owner.
-			r.phase, r.retryAt = fenced, w.cfg.Clock.Now().Add(claimRetry)
-		}
-		w.inTxn = open
-		return nil
-	default:
-		return unknown(err)
-	}
-	w.inTxn = open
-	for _, r := range list {
-		r.box.pending = nil
-		if err := w.start(ctx, r); err != nil {
-			if err := w.claimFailed(ctx, r, err); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
+
+// refused lets claims go whose positions the group does not take: this may be no
+// member any more, whose claims would fence the owner.
+func (p *outboxFirst) refused(list []*runner, err error) {
+	w := p.w
+	w.log.Info("the group has refused the positions of claimed tasks; they are claimed again", "error", err)
+	w.cfg.Metrics.aborted("rebalance")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range list {
+		p.letGo(r)
+		r.phase, r.retryAt = fenced, w.cfg.Clock.Now().Add(claimRetry)
+	}
+}
+
+// resend sends what claimed tasks owe, as far as there is room for it, and says
+// whether that is all.
+func (p *outboxFirst) resend(ctx context.Context) (bool, error) {
+	for _, r := range p.w.order {
+		for r.phase == resending && len(r.box.pending) > 0 {
+			if p.crowded() {
+				return false, nil
+			}
+			s := &r.box.pending[0]
+			if err := p.send(ctx, s); err != nil {
+				return false, err
+			}
+			*s = outbox.Segment{}
+			r.box.pending = r.box.pending[1:]
+			p.w.point(DuringResend)
+		}
+	}
+	return true, nil
+}
+
+// crowded says that as much is under way as may be.
+func (p *outboxFirst) crowded() bool { return p.sent >= maxSent || p.sentBytes >= maxSentBytes }
 
 func unknown(err error) error {
 	if err == nil {
@@ -418,6 +519,7 @@ func (p *outboxFirst) send(ctx context.Context, s *outbox.Segment) error {
 	}
 	out := s.Sent()
 	p.sent += len(out)
+	p.sentBytes += s.Size()
 	p.w.member.Produce(ctx, out)
 	p.w.cfg.Metrics.recordsOut(out)
 	return nil
@@ -426,7 +528,11 @@ func (p *outboxFirst) send(ctx context.Context, s *outbox.Segment) error {
 // stampOf completes the stamp of a task with what is known of its inputs and its
 // outbox.
 func (p *outboxFirst) stampOf(r *runner, s stamp.Stamp) stamp.Stamp {
-	s.Outbox, s.Base, s.From, s.Last = true, r.box.base, r.box.from, r.box.last
+	s.Outbox, s.Gaps, s.Last = true, r.box.gaps, r.box.last
+	past, ok := p.oldest(r)
+	if ok {
+		s.PastAt = past.at.UnixMilli()
+	}
 	var inputs []stamp.Input
 	for i, topic := range r.plan.Inputs {
 		if !r.present[i] {
@@ -438,6 +544,9 @@ func (p *outboxFirst) stampOf(r *runner, s stamp.Stamp) stamp.Stamp {
 			if have.Topic == topic {
 				in.LeaderEpoch, in.Time = have.LeaderEpoch, have.Time
 			}
+		}
+		if ok {
+			in.Past = past.positions[i]
 		}
 		inputs = append(inputs, in)
 	}
@@ -454,7 +563,7 @@ func (p *outboxFirst) emit(_ context.Context, r *runner, out []task.Output) erro
 // full says that the task has to wait: the ring has no slot for another batch
 // before the group's offsets cover the oldest one, or too much is under way.
 func (p *outboxFirst) full(r *runner) bool {
-	return r.box.unacked >= p.limits.Slots || p.sent >= maxSent
+	return r.box.unacked >= p.limits.Slots || p.crowded()
 }
 
 // ready is false for a task that waits for a slot: what it has processed does not
@@ -503,7 +612,12 @@ func (p *outboxFirst) watch(ctx context.Context) error {
 // owes is also true for outputs that are on their way although no task is left
 // that waits for them: as long as they are, the group has to wait.
 func (p *outboxFirst) owes() bool {
-	return p.w.inTxn || slices.ContainsFunc(p.w.order, func(r *runner) bool { return r.phase == running && r.box.unacked > 0 })
+	return p.w.inTxn || slices.ContainsFunc(p.w.order, p.waits)
+}
+
+// waits says whether a task waits for the group's offsets.
+func (p *outboxFirst) waits(r *runner) bool {
+	return r.phase == resending || r.phase == running && r.box.unacked > 0
 }
 
 // end ends the batch of a task: one APPLY with the writes, the outputs and the
@@ -513,7 +627,7 @@ func (p *outboxFirst) end(ctx context.Context, r *runner) error {
 	b := &r.box
 	r.t.Seal(w.cfg.Nonce(), nil)
 	seq, nonce := r.t.Sealed()
-	s := outbox.Segment{Lineage: r.decoded.Lineage, Task: r.spec.ID, Seq: seq, Nonce: nonce, Prev: b.last, Outputs: b.out}
+	s := outbox.Segment{Head: outbox.Head{Lineage: r.decoded.Lineage, Task: r.spec.ID, Seq: seq, Nonce: nonce, Prev: b.last}, Outputs: b.out}
 	raw := s.Encode()
 	positions := r.t.Positions(nil)
 	w.point(BeforeApply)
@@ -573,81 +687,125 @@ func (p *outboxFirst) commit(ctx context.Context) error {
 	}
 }
 
-// acknowledge makes the group's offsets cover what is in the views. It says
-// whether the group has taken them.
+// acknowledge makes the group's offsets cover what is in the views, and lets
+// claimed tasks run whose outputs are there. It says whether the group has taken
+// them.
 func (p *outboxFirst) acknowledge(ctx context.Context, started time.Time) (bool, error) {
 	w := p.w
 	w.dirtyAt = time.Time{}
-	var list []*runner
-	for _, r := range w.order {
-		if r.phase == running && r.box.unacked > 0 {
-			list = append(list, r)
-		}
-	}
-	if done, err := p.flush(ctx); err != nil || !done {
+	if done, err := p.settle(ctx); err != nil || !done {
 		return false, err
 	}
 	w.inTxn = false
-	if len(list) == 0 {
+	var batches, claims []*runner
+	var offsets []OffsetCommit
+	for _, r := range w.order {
+		switch {
+		case !p.waits(r):
+		case r.phase == running:
+			batches = append(batches, r)
+			metadata := p.stampOf(r, r.t.Stamp(nil, w.fact)).Encode()
+			for _, at := range r.t.CommittedPositions(nil) {
+				offsets = append(offsets, OffsetCommit{TopicPartition{r.plan.Inputs[at.Input], r.spec.ID.Partition}, at.Next, at.LeaderEpoch, metadata})
+			}
+		default:
+			claims = append(claims, r)
+			metadata := p.stampOf(r, r.stamp).Encode()
+			for i, topic := range r.plan.Inputs {
+				if r.present[i] {
+					offsets = append(offsets, OffsetCommit{TopicPartition{topic, r.spec.ID.Partition}, r.committed[i], -1, metadata})
+				}
+			}
+		}
+	}
+	if len(offsets) == 0 {
 		return true, nil
 	}
 	w.point(AfterFlush)
-	var offsets []OffsetCommit
-	for _, r := range list {
-		metadata := p.stampOf(r, r.t.Stamp(nil, w.fact)).Encode()
-		for _, at := range r.t.CommittedPositions(nil) {
-			offsets = append(offsets, OffsetCommit{TopicPartition{r.plan.Inputs[at.Input], r.spec.ID.Partition}, at.Next, at.LeaderEpoch, metadata})
-		}
-	}
 	w.point(BeforeCommit)
 	outcome, err := w.member.Commit(ctx, offsets)
 	switch outcome {
 	case Done:
 	case Aborted:
-		// The outputs are there and the state is; only the group does not know.
-		w.log.Info("the group has refused the positions; they are committed again", "error", err)
-		w.cfg.Metrics.aborted("rebalance")
-		w.holdUntil = w.cfg.Clock.Now().Add(abortPause)
+		if len(batches) > 0 {
+			// The outputs are there and the state is; only the group does not know.
+			w.log.Info("the group has refused the positions; they are committed again", "error", err)
+			w.cfg.Metrics.aborted("rebalance")
+			w.holdUntil = w.cfg.Clock.Now().Add(abortPause)
+		}
+		if len(claims) > 0 {
+			p.refused(claims, err)
+		}
 		return false, nil
 	default:
 		return false, unknown(err)
 	}
 	w.point(AfterCommit)
-	for _, r := range list {
+	for _, r := range batches {
 		r.box.unacked = 0
 	}
-	now := w.cfg.Clock.Now()
-	w.rebuilds = 0
-	w.cfg.Metrics.committed(w.batchRecords, now.Sub(started))
-	w.cfg.Metrics.tasks(w.order)
-	w.log.Debug("committed", "tasks", len(list), "records", w.batchRecords, "took", now.Sub(started))
-	w.batchRecords = 0
+	if len(batches) > 0 {
+		now := w.cfg.Clock.Now()
+		w.rebuilds = 0
+		w.cfg.Metrics.committed(w.batchRecords, now.Sub(started))
+		w.cfg.Metrics.tasks(w.order)
+		w.log.Debug("committed", "tasks", len(batches), "records", w.batchRecords, "took", now.Sub(started))
+		w.batchRecords = 0
+	}
+	for _, r := range claims {
+		if err := w.start(ctx, r); err != nil {
+			if err := w.claimFailed(ctx, r, err); err != nil {
+				return false, err
+			}
+		}
+	}
+	if len(claims) > 0 {
+		w.changed()
+	}
 	return true, nil
 }
 
-// flush waits a while until all outputs are acknowledged, and says whether they
-// are. A broker that takes longer does not keep the worker from the group: the
-// outputs are in the store, so whoever gets the tasks sends them as well.
-func (p *outboxFirst) flush(ctx context.Context) (bool, error) {
-	if p.w.inTxn {
-		limited, cancel := context.WithTimeout(ctx, flushLimit)
-		defer cancel()
-		err := p.w.member.Flush(limited)
-		p.stalled = err != nil && errors.Is(err, context.DeadlineExceeded) && limited.Err() != nil && ctx.Err() == nil
-		switch {
-		case p.stalled:
-			p.w.log.Warn("outputs are not acknowledged; their tasks wait", "outputs", p.sent, "error", err)
-			return false, nil
-		case err != nil:
-			return false, fmt.Errorf("flush: %w", err)
+// settle sends what claims owe, waits a while until all outputs are acknowledged,
+// and says whether they are. A broker that takes longer does not keep the worker
+// from the group: the outputs are in the store, so whoever gets the tasks sends
+// them as well.
+func (p *outboxFirst) settle(ctx context.Context) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, flushLimit)
+	defer cancel()
+	for {
+		all, err := p.resend(ctx)
+		if err != nil {
+			return false, err
+		}
+		if p.w.inTxn {
+			err := p.w.member.Flush(limited)
+			p.stalled = err != nil && limited.Err() != nil && ctx.Err() == nil
+			switch {
+			case p.stalled:
+				p.w.log.Warn("outputs are not acknowledged; their tasks wait", "outputs", p.sent, "bytes", p.sentBytes, "error", err)
+				return false, nil
+			case err != nil:
+				return false, p.refusal(err)
+			}
+		}
+		p.anew()
+		if all {
+			return true, nil
 		}
 	}
-	p.sent, p.stalled = 0, false
-	return true, nil
+}
+
+// refusal says of an output that the broker does not take what that means: it is
+// kept, and will be sent again.
+func (p *outboxFirst) refusal(err error) error {
+	if fe := (*FatalError)(nil); errors.As(err, &fe) {
+		return &FatalError{fmt.Errorf("flush: %w. The state has the batch of this output already, so it is sent again at every start, and its task waits for it: let the topic take it as it is, or reset the application's state", err)}
+	}
+	return fmt.Errorf("flush: %w", err)
 }
 
 func (p *outboxFirst) yields() bool { return p.stalled }
-func (p *outboxFirst) anew()        { p.sent, p.stalled = 0, false }
+func (p *outboxFirst) anew()        { p.sent, p.sentBytes, p.stalled = 0, 0, false }
 
 // abort takes back what is not applied. What is stays, and so do its outputs.
 func (p *outboxFirst) abort(context.Context) error {
@@ -658,10 +816,33 @@ func (p *outboxFirst) abort(context.Context) error {
 	return p.w.rewind()
 }
 
-// purgeable is where the task was repartitionKeep ago.
+// past is what a claim knows of where the task was earlier: what the stamp says
+// of it, so that the hours go on from one owner to the next, or else where it is
+// now. What lies behind the view is of no use, as it is no history of it.
+func (p *outboxFirst) past(r *runner, last *stamp.Stamp) []sample {
+	now := sample{p.w.cfg.Clock.Now(), slices.Clone(r.committed)}
+	if last == nil || !last.Outbox || last.PastAt <= 0 || last.PastAt > now.at.UnixMilli() {
+		return []sample{now}
+	}
+	then := sample{time.UnixMilli(last.PastAt), make([]int64, len(r.plan.Inputs))}
+	for i, topic := range r.plan.Inputs {
+		then.positions[i] = -1
+		for _, in := range last.Inputs {
+			if in.Topic == topic {
+				then.positions[i] = in.Past
+			}
+		}
+		if then.positions[i] > r.committed[i] {
+			return []sample{now}
+		}
+	}
+	return []sample{then, now}
+}
+
+// purgeable is where the task was repartitionKeep ago, or a while before that.
 func (p *outboxFirst) purgeable(r *runner, input int) int64 {
 	b, now := &r.box, p.w.cfg.Clock.Now()
-	if n := len(b.kept); n == 0 || now.Sub(b.kept[n-1].at) >= repartitionKeep/keepSamples {
+	if now.Sub(b.kept[len(b.kept)-1].at) >= repartitionKeep/keepSamples {
 		b.kept = append(b.kept, sample{now, slices.Clone(r.committed)})
 	}
 	old := 0
@@ -673,6 +854,17 @@ func (p *outboxFirst) purgeable(r *runner, input int) int64 {
 		return 0
 	}
 	return b.kept[0].positions[input]
+}
+
+// oldest is the first sample that nothing was deleted by yet.
+func (p *outboxFirst) oldest(r *runner) (sample, bool) {
+	now := p.w.cfg.Clock.Now()
+	for _, s := range r.box.kept {
+		if now.Sub(s.at) < repartitionKeep {
+			return s, true
+		}
+	}
+	return sample{}, false
 }
 
 // contradiction is the error of the verdicts that only a person can resolve.

@@ -119,6 +119,7 @@ func (w *Worker) Due() time.Time {
 			if !r.unflushed.IsZero() {
 				until(r.unflushed.Add(w.cfg.FlushInterval))
 			}
+		case resending: // what waits to be committed is due then
 		default:
 			until(r.retryAt)
 		}

@@ -15,7 +15,9 @@ type protocol interface {
 	stateful(r *runner) bool
 	// claim takes a task whose stored token was read.
 	claim(ctx context.Context, r *runner, committed map[TopicPartition]Committed, bounds, logs map[TopicPartition]Bounds) error
-	// claimed ends the claims of one round.
+	// room says whether another task may be claimed in this round. claimed ends the
+	// claims of one round.
+	room() bool
 	claimed(ctx context.Context, list []*runner) error
 	// emit takes what a step of a task has put out. The slice is the caller's.
 	emit(ctx context.Context, r *runner, out []task.Output) error
@@ -67,6 +69,8 @@ func (p changelogFirst) stateful(r *runner) bool { return len(r.plan.Stores) > 0
 func (p changelogFirst) claim(ctx context.Context, r *runner, committed map[TopicPartition]Committed, bounds, logs map[TopicPartition]Bounds) error {
 	return p.w.claimOne(ctx, r, committed, bounds, logs)
 }
+
+func (p changelogFirst) room() bool { return true }
 
 func (p changelogFirst) claimed(context.Context, []*runner) error { return nil }
 

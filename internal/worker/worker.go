@@ -97,6 +97,7 @@ const (
 	DuringRestore  Point = "during restore"
 	DuringRevoke   Point = "during revoke"
 	AfterClaim     Point = "after claim"
+	DuringResend   Point = "during resend"
 	AfterFirstSeek Point = "after first seek"
 )
 
@@ -107,11 +108,12 @@ const (
 	claiming phase = iota // assigned, nothing done yet
 	restoring
 	running
-	fenced // refused by the backend; waits for the group's word
+	fenced    // refused by the backend; waits for the group's word
+	resending // claimed; the outputs that former owners have left are on their way
 )
 
 func (p phase) String() string {
-	return [...]string{"claiming", "restoring", "running", "fenced"}[p]
+	return [...]string{"claiming", "restoring", "running", "fenced", "resending"}[p]
 }
 
 // runner is a task of this worker with what surrounds it.
@@ -595,8 +597,11 @@ func (w *Worker) close(work context.Context, clean bool) error {
 			for err == nil && w.proto.yields() {
 				err = w.commit(ctx) // nothing else is to be done any more
 			}
-			if err != nil && work.Err() != nil {
+			switch {
+			case err != nil && work.Err() != nil:
 				err = context.Cause(work)
+			case err != nil:
+				err = fmt.Errorf("the stop was not clean, what was not committed will be processed again: %w", err)
 			}
 		}
 		if w.inTxn {
