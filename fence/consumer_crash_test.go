@@ -80,18 +80,7 @@ func TestConsumerCrash(t *testing.T) {
 				const crashes = 6
 				random := rand.New(rand.NewPCG(7, uint64(len(at))))
 				for range crashes {
-					left := 1 + random.IntN(3)
-					c := start(t, cfg, func(c *Consumer) {
-						c.at = func(s step, _ []topicPartition) error {
-							if s != at {
-								return nil
-							}
-							if left--; left > 0 {
-								return nil
-							}
-							return errCrash
-						}
-					})
+					c := start(t, cfg, diesAt(at, 1+random.IntN(3)))
 					if err := c.wait(); !errors.Is(err, errCrash) {
 						t.Fatalf("the consumer ended with %v before it crashed", err)
 					}

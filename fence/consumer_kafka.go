@@ -13,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirstreams/weir/internal/kafkaclient"
 )
 
 // topicPartition names a partition.
@@ -70,7 +72,7 @@ func (m *member) options(cfg *ConsumerConfig) []kgo.Opt {
 		kgo.MetadataMinAge(metadataAge),
 		kgo.FetchMaxWait(fetchWait),
 		kgo.ProducerLinger(linger),
-		kgo.WithLogger(clientLog{cfg.Logger}),
+		kgo.WithLogger(kafkaclient.Log{Logger: cfg.Logger}),
 	}, cfg.Kafka...)
 	return append(opts,
 		kgo.ConsumerGroup(cfg.Group),
@@ -116,8 +118,7 @@ func (m *member) wake() {
 	}
 }
 
-// poll waits for records, and holds the callbacks back from then on. It returns
-// nothing when that is not so.
+// poll waits for records, and holds the callbacks back from then on.
 func (m *member) poll(ctx context.Context, limit int, wait time.Duration) kgo.Fetches {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -127,7 +128,7 @@ func (m *member) poll(ctx context.Context, limit int, wait time.Duration) kgo.Fe
 	}
 	m.mu.woken = false
 	m.mu.Unlock()
-	fetches := m.cl.PollRecords(ctx, limit)
+	fetches := kafkaclient.Held(ctx, func(ctx context.Context) kgo.Fetches { return m.cl.PollRecords(ctx, limit) })
 	m.mu.Lock()
 	m.mu.wake = nil
 	m.mu.Unlock()
@@ -224,33 +225,12 @@ func (m *member) confirm(ctx context.Context) error {
 // committed asks for the offsets that the group has committed, -1 for none. It
 // fails while one of them belongs to a transaction that is not decided.
 func (m *member) committed(ctx context.Context, tps []topicPartition) (map[topicPartition]int64, error) {
-	group := kmsg.NewOffsetFetchRequestGroup()
-	group.Group = m.group
-	for topic, partitions := range unflatten(tps) {
-		t := kmsg.NewOffsetFetchRequestGroupTopic()
-		t.Topic, t.Partitions = topic, partitions
-		group.Topics = append(group.Topics, t)
-	}
-	req := kmsg.NewPtrOffsetFetchRequest()
-	req.RequireStable = true
-	req.Groups = append(req.Groups, group)
-	resp, err := req.RequestWith(ctx, m.cl)
+	list := map[topicPartition]int64{}
+	err := kafkaclient.Committed(ctx, m.cl, m.group, unflatten(tps), func(topic string, p *kmsg.OffsetFetchResponseGroupTopicPartition) {
+		list[topicPartition{topic, p.Partition}] = p.Offset
+	})
 	if err != nil {
 		return nil, err
-	}
-	list := map[topicPartition]int64{}
-	for _, g := range resp.Groups {
-		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
-			return nil, fmt.Errorf("offsets of group %s: %w", g.Group, err)
-		}
-		for _, t := range g.Topics {
-			for _, p := range t.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return nil, fmt.Errorf("offset of partition %d of topic %s: %w", p.Partition, t.Topic, err)
-				}
-				list[topicPartition{t.Topic, p.Partition}] = p.Offset
-			}
-		}
 	}
 	for _, tp := range tps {
 		if _, ok := list[tp]; !ok {
@@ -419,25 +399,4 @@ func hopeless(err error) error {
 		}
 	}
 	return nil
-}
-
-// clientLog passes on what the client has to say, at a level below its own: what
-// it retries by itself is not news for an operator.
-type clientLog struct{ log *slog.Logger }
-
-// Level implements kgo.Logger.
-func (l clientLog) Level() kgo.LogLevel {
-	if l.log.Enabled(context.Background(), slog.LevelDebug) {
-		return kgo.LogLevelInfo
-	}
-	return kgo.LogLevelWarn
-}
-
-// Log implements kgo.Logger.
-func (l clientLog) Log(level kgo.LogLevel, msg string, kv ...any) {
-	at := slog.LevelDebug
-	if level == kgo.LogLevelError {
-		at = slog.LevelInfo
-	}
-	l.log.Log(context.Background(), at, "kafka client: "+msg, kv...)
 }

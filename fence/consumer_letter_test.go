@@ -95,14 +95,7 @@ func TestConsumerDeadLetters(t *testing.T) {
 			cfg := r.letterConfig()
 			cfg.Metrics = &m
 			if crash != "" {
-				c := start(t, cfg, func(c *Consumer) {
-					c.at = func(s step, _ []topicPartition) error {
-						if s == crash {
-							return errCrash
-						}
-						return nil
-					}
-				})
+				c := start(t, cfg, diesAt(crash, 1))
 				if err := c.wait(); !errors.Is(err, errCrash) {
 					t.Fatal(err)
 				}
@@ -461,14 +454,7 @@ func TestConsumerAfter(t *testing.T) {
 					return Change{}, nil
 				}
 			}
-			crash := start(t, cfg, func(c *Consumer) {
-				c.at = func(s step, _ []topicPartition) error {
-					if s == stepFlush {
-						return errCrash
-					}
-					return nil
-				}
-			})
+			crash := start(t, cfg, diesAt(stepFlush, 1))
 			if err := crash.wait(); !errors.Is(err, errCrash) {
 				t.Fatal(err)
 			}

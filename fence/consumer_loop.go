@@ -217,12 +217,6 @@ func (l *loop) run(ctx context.Context) error {
 			limit = 1
 		}
 		fetches := l.m.poll(ctx, limit, l.wait())
-		if len(fetches) == 0 {
-			// What the poll was woken for has gone meanwhile, and it does not
-			// hold the callbacks back.
-			l.m.cl.AllowRebalance()
-			continue
-		}
 		l.react()
 		if ctx.Err() != nil {
 			return l.finish(work)

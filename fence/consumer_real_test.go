@@ -181,18 +181,7 @@ func TestRealConsumerCrash(t *testing.T) {
 	cfg.MaxBatchRecords = 50
 	steps := []step{stepApply, stepProduce, stepFlush, stepCommit}
 	for i := range 40 {
-		at, left := steps[i%len(steps)], 1+i/16
-		c := start(t, cfg, func(c *Consumer) {
-			c.at = func(s step, _ []topicPartition) error {
-				if s != at {
-					return nil
-				}
-				if left--; left > 0 {
-					return nil
-				}
-				return errCrash
-			}
-		})
+		c := start(t, cfg, diesAt(steps[i%len(steps)], 1+i/16))
 		if err := c.wait(); !errors.Is(err, errCrash) {
 			t.Fatalf("crash %d: the consumer ended with %v", i, err)
 		}

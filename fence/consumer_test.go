@@ -177,6 +177,21 @@ type run struct {
 	err    error
 }
 
+// diesAt lets a consumer die when it comes to a step for the n-th time.
+func diesAt(at step, n int) func(*Consumer) {
+	return func(c *Consumer) {
+		c.at = func(s step, _ []topicPartition) error {
+			if s != at {
+				return nil
+			}
+			if n--; n > 0 {
+				return nil
+			}
+			return errCrash
+		}
+	}
+}
+
 func start(t *testing.T, cfg ConsumerConfig, prepare ...func(c *Consumer)) *run {
 	t.Helper()
 	c, err := NewConsumer(cfg)

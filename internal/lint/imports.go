@@ -164,7 +164,7 @@ var owners = []owner{
 	},
 	{
 		module: "github.com/twmb/franz-go",
-		by:     []string{".", "internal/worker/...", "internal/holes/...", "internal/sim/...", "embedded/...", "weirtest/...", "fence/...", "examples/...", "bench/...", "cmd/..."},
+		by:     []string{".", "internal/worker/...", "internal/holes/...", "internal/kafkaclient/...", "internal/sim/...", "embedded/...", "weirtest/...", "fence/...", "examples/...", "bench/...", "cmd/..."},
 		why:    "the core is pure, and a backend is no Kafka: only the worker drives the client",
 	},
 	{

@@ -57,18 +57,11 @@ func setSlots(h state.View, slots map[int]string) error {
 }
 
 func (v *view) ApplyOut(ctx context.Context, old, new state.Token, b *state.Batch, slot int, segment []byte) error {
-	var own state.Batch // a late copy outlives the caller's
-	for _, w := range b.Writes() {
-		if w.Value == nil {
-			own.Delete(bytes.Clone(w.Key))
-		} else {
-			own.Put(bytes.Clone(w.Key), append([]byte{}, w.Value...))
-		}
-	}
+	own := copied(b)
 	segment = bytes.Clone(segment)
 	s := v.c.s
 	return v.call(ctx, StoreApply, func(h state.View) error {
-		if err := (&outboxConn{v.c}).OutboxLimits().Check(&own, slot, segment); err != nil {
+		if err := (&outboxConn{v.c}).OutboxLimits().Check(own, slot, segment); err != nil {
 			return err
 		}
 		d := s.db
@@ -76,7 +69,7 @@ func (v *view) ApplyOut(ctx context.Context, old, new state.Token, b *state.Batc
 		if want == new {
 			return nil
 		}
-		if err := h.(state.OutboxView).ApplyOut(context.Background(), want, new, &own, slot, segment); err != nil {
+		if err := h.(state.OutboxView).ApplyOut(context.Background(), want, new, own, slot, segment); err != nil {
 			return err
 		}
 		if was.token != new {

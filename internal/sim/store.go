@@ -485,8 +485,9 @@ func (v *version) fold(tok state.Token, writes []state.Write) *version {
 	return n
 }
 
-func (v *view) Apply(ctx context.Context, old, new state.Token, b *state.Batch) error {
-	var own state.Batch // a late copy outlives the caller's
+// copied returns a batch that outlives its caller, as a late copy of a call does.
+func copied(b *state.Batch) *state.Batch {
+	own := &state.Batch{}
 	for _, w := range b.Writes() {
 		if w.Value == nil {
 			own.Delete(bytes.Clone(w.Key))
@@ -494,6 +495,11 @@ func (v *view) Apply(ctx context.Context, old, new state.Token, b *state.Batch) 
 			own.Put(bytes.Clone(w.Key), append([]byte{}, w.Value...))
 		}
 	}
+	return own
+}
+
+func (v *view) Apply(ctx context.Context, old, new state.Token, b *state.Batch) error {
+	own := copied(b)
 	s := v.c.s
 	apply := func(h state.View) error {
 		d := s.db
@@ -501,7 +507,7 @@ func (v *view) Apply(ctx context.Context, old, new state.Token, b *state.Batch) 
 		if want == new {
 			return nil
 		}
-		if err := h.Apply(context.Background(), want, new, &own); err != nil {
+		if err := h.Apply(context.Background(), want, new, own); err != nil {
 			return err
 		}
 		if was.token != new {

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirstreams/weir/internal/assign"
+	"github.com/weirstreams/weir/internal/kafkaclient"
 	"github.com/weirstreams/weir/internal/keyenc"
 	"github.com/weirstreams/weir/internal/outbox"
 	"github.com/weirstreams/weir/internal/task"
@@ -56,7 +57,7 @@ func (k *Kafka) common() []kgo.Opt {
 		kgo.FetchMaxBytes(k.MaxFetchBytes),
 		kgo.FetchMaxPartitionBytes(k.MaxFetchBytes),
 		kgo.KeepControlRecords(),
-		kgo.WithLogger(clientLog{k.Logger}),
+		kgo.WithLogger(kafkaclient.Log{Logger: k.Logger}),
 	}, k.Options...)
 }
 
@@ -229,25 +230,10 @@ const minPollWait = 200 * time.Microsecond
 func (m *member) Poll(ctx context.Context, limit int, wait time.Duration) ([]Fetched, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(wait, minPollWait))
 	defer cancel()
-	fs := held(ctx, func(ctx context.Context) kgo.Fetches { return m.cl.PollRecords(ctx, limit) })
+	fs := kafkaclient.Held(ctx, func(ctx context.Context) kgo.Fetches { return m.cl.PollRecords(ctx, limit) })
 	var err error
 	m.fetched, m.records, err = convert(fs, m.fetched[:0], m.records, m.transactional)
 	return m.fetched, err
-}
-
-// held polls so that the group's callbacks are held back when it returns. A poll
-// that was woken for records which the client has dropped meanwhile, because an
-// assignment came in between, returns nothing at all and holds nothing back: the
-// callbacks would run beside the worker. One whose context has ended already
-// returns at once, and holds.
-func held(ctx context.Context, poll func(context.Context) kgo.Fetches) kgo.Fetches {
-	fs := poll(ctx)
-	if len(fs) > 0 {
-		return fs
-	}
-	ended, cancel := context.WithDeadline(ctx, time.Time{})
-	defer cancel()
-	return poll(ended)
 }
 
 // convert turns fetches into runs of records that reuse the given memory.
@@ -805,23 +791,4 @@ func fatal(err error) error {
 		}
 	}
 	return err
-}
-
-// clientLog passes on what the client has to say, at one level below its own:
-// what it retries by itself is not news for an operator.
-type clientLog struct{ log *slog.Logger }
-
-func (l clientLog) Level() kgo.LogLevel {
-	if l.log.Enabled(context.Background(), slog.LevelDebug) {
-		return kgo.LogLevelInfo
-	}
-	return kgo.LogLevelWarn
-}
-
-func (l clientLog) Log(level kgo.LogLevel, msg string, kv ...any) {
-	at := slog.LevelDebug
-	if level == kgo.LogLevelError {
-		at = slog.LevelInfo
-	}
-	l.log.Log(context.Background(), at, "kafka client: "+msg, kv...)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirstreams/weir/embedded"
 	"github.com/weirstreams/weir/internal/assign"
+	"github.com/weirstreams/weir/internal/kafkaclient"
 	"github.com/weirstreams/weir/internal/keyenc"
 	"github.com/weirstreams/weir/internal/task"
 	"github.com/weirstreams/weir/internal/topology"
@@ -195,7 +196,7 @@ func TestEveryPollHoldsTheGroup(t *testing.T) {
 		"woken for nothing": {nil, 2},
 	} {
 		polls := 0
-		fs := held(t.Context(), func(ctx context.Context) kgo.Fetches {
+		fs := kafkaclient.Held(t.Context(), func(ctx context.Context) kgo.Fetches {
 			polls++
 			if polls == 1 {
 				return c.first

@@ -8,6 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirstreams/weir/internal/kafkaclient"
 )
 
 // stableRetry is the pause between two looks at offsets that belong to an open
@@ -54,44 +56,21 @@ func (m *member) committed(ctx context.Context, tps []TopicPartition, wait time.
 	}
 }
 
-// offsets asks the group once. The partitions are named in the request: asked
-// for all offsets that it has, a group says nothing of a partition whose first
-// commit is in a transaction that is not decided.
+// offsets asks the group once.
 func (m *member) offsets(ctx context.Context, tps []TopicPartition) (map[TopicPartition]Committed, error) {
-	group := kmsg.NewOffsetFetchRequestGroup()
-	group.Group = m.cfg.Group
-	for topic, partitions := range unflatten(tps) {
-		t := kmsg.NewOffsetFetchRequestGroupTopic()
-		t.Topic, t.Partitions = topic, partitions
-		group.Topics = append(group.Topics, t)
-	}
-	req := kmsg.NewPtrOffsetFetchRequest()
-	req.RequireStable = true
-	req.Groups = append(req.Groups, group)
-	resp, err := req.RequestWith(ctx, m.cl)
-	if err != nil {
-		return nil, err
-	}
 	list := map[TopicPartition]Committed{}
 	for _, tp := range tps {
 		list[tp] = Committed{Offset: -1, LeaderEpoch: -1}
 	}
-	for _, g := range resp.Groups {
-		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
-			return nil, fmt.Errorf("offsets of group %s: %w", g.Group, err)
+	err := kafkaclient.Committed(ctx, m.cl, m.cfg.Group, unflatten(tps), func(topic string, p *kmsg.OffsetFetchResponseGroupTopicPartition) {
+		c := Committed{Offset: p.Offset, LeaderEpoch: p.LeaderEpoch}
+		if p.Metadata != nil {
+			c.Metadata = *p.Metadata
 		}
-		for _, t := range g.Topics {
-			for _, p := range t.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return nil, fmt.Errorf("offset of %s[%d]: %w", t.Topic, p.Partition, err)
-				}
-				c := Committed{Offset: p.Offset, LeaderEpoch: p.LeaderEpoch}
-				if p.Metadata != nil {
-					c.Metadata = *p.Metadata
-				}
-				list[TopicPartition{t.Topic, p.Partition}] = c
-			}
-		}
+		list[TopicPartition{topic, p.Partition}] = c
+	})
+	if err != nil {
+		return nil, err
 	}
 	return list, nil
 }

@@ -5,7 +5,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -137,46 +137,52 @@ func testAppThroughFailoversThatForget(t *testing.T, unordered bool) {
 	a := k.run("ratings", mustOpen(t, opts), func(c *weir.Config) { c.FlushInterval = time.Millisecond })
 	k.send(300, 100)
 	a.check("ratings", opts)
-	forgotten := 0
 	for range failovers {
-		replica := primary.StartReplica("--repl-diskless-sync", "no")
-		tokens := func(s *redistest.Server) string {
-			var list []string
-			for q := range appPartitions {
-				token, _ := s.Must("HGET", metaKey(DefaultNamespace, state.ID{Application: "ratings", Task: fmt.Sprintf("0_%d", q)}), "token").ToString()
-				list = append(list, token)
-			}
-			return strings.Join(list, " ")
-		}
-		k.send(300, 100)
-		// The replica stands still from here on; what the primary acknowledges
-		// after this is forgotten.
-		replica.Must("REPLICAOF", "NO", "ONE")
-		left := tokens(replica)
-		k.send(300, 100)
-		k.collect()
-		redistest.Eventually(t, "writes that the replica does not see", func() bool { return tokens(primary) != left })
-		forgotten++
-		load := make(chan error, 1)
-		go func() { // while the primary dies
-			load <- k.cl.ProduceSync(k.ctx, &kgo.Record{Topic: "in", Key: []byte("load"), Value: []byte("x")}).FirstErr()
-		}()
-		primary.Kill()
-		p.Forward(replica.Addr())
-		p.Drop()
-		if err := <-load; err != nil {
-			t.Fatal(err)
-		}
-		k.n++
-		k.sent["load"]++
-		primary = replica
+		primary = k.forget(primary, p, k.collect)
 		k.send(300, 100)
 		a.check("ratings", opts)
 	}
 	repaired := a.metrics.Sum(metric.Aborts, metric.Label{Name: metric.LabelReason, Value: "fenced"})
-	t.Logf("%d failovers that forgot writes; %v times an owner was refused, %v views were behind", forgotten, repaired, a.claims("behind"))
+	t.Logf("%d failovers that forgot writes; %v times an owner was refused, %v views were behind", failovers, repaired, a.claims("behind"))
 	if a.claims("behind") == 0 {
 		t.Error("no view was behind: nothing was forgotten")
 	}
 	a.stop()
+}
+
+// forget lets the primary die under the load of an application "ratings", which
+// comes through p, and a replica take its place that has not seen the latest
+// writes that were acknowledged. Sent is called when their records are sent.
+func (k *kafka) forget(primary *redistest.Server, p *redistest.Proxy, sent func()) (replica *redistest.Server) {
+	t := k.t
+	t.Helper()
+	tokens := func(s *redistest.Server) (list []string) {
+		for q := range appPartitions {
+			token, _ := s.Must("HGET", metaKey(DefaultNamespace, state.ID{Application: "ratings", Task: fmt.Sprintf("0_%d", q)}), "token").ToString()
+			list = append(list, token)
+		}
+		return list
+	}
+	replica = primary.StartReplica("--repl-diskless-sync", "no")
+	k.send(300, 100)
+	// The replica stands still from here on; what the primary acknowledges
+	// after this is forgotten.
+	replica.Must("REPLICAOF", "NO", "ONE")
+	left := tokens(replica)
+	k.send(300, 100)
+	sent()
+	redistest.Eventually(t, "writes that the replica does not see", func() bool { return !slices.Equal(tokens(primary), left) })
+	load := make(chan error, 1)
+	go func() { // while the primary dies
+		load <- k.cl.ProduceSync(k.ctx, &kgo.Record{Topic: "in", Key: []byte("load"), Value: []byte("x")}).FirstErr()
+	}()
+	primary.Kill()
+	p.Forward(replica.Addr())
+	p.Drop()
+	if err := <-load; err != nil {
+		t.Fatal(err)
+	}
+	k.n++
+	k.sent["load"]++
+	return replica
 }

@@ -3,13 +3,10 @@
 package redisstore
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirstreams/weir/internal/redistest"
 	"github.com/weirstreams/weir/metric"
@@ -124,35 +121,8 @@ func TestAppWithOutboxThroughFailovers(t *testing.T) {
 	a := k.run("ratings", mustOpen(t, opts), atLeastOnce)
 	k.send(300, 100)
 	a.covered(true)
-	tokens := func(s *redistest.Server) (list []string) {
-		for q := range appPartitions {
-			token, _ := s.Must("HGET", metaKey(DefaultNamespace, state.ID{Application: "ratings", Task: fmt.Sprintf("0_%d", q)}), "token").ToString()
-			list = append(list, token)
-		}
-		return list
-	}
 	for range failovers {
-		replica := primary.StartReplica("--repl-diskless-sync", "no")
-		k.send(300, 100)
-		// The replica stands still from here on; what the primary acknowledges
-		// after this is forgotten.
-		replica.Must("REPLICAOF", "NO", "ONE")
-		left := tokens(replica)
-		k.send(300, 100)
-		redistest.Eventually(t, "writes that the replica does not see", func() bool { return !slices.Equal(tokens(primary), left) })
-		load := make(chan error, 1)
-		go func() { // while the primary dies
-			load <- k.cl.ProduceSync(k.ctx, &kgo.Record{Topic: "in", Key: []byte("load"), Value: []byte("x")}).FirstErr()
-		}()
-		primary.Kill()
-		p.Forward(replica.Addr())
-		p.Drop()
-		if err := <-load; err != nil {
-			t.Fatal(err)
-		}
-		k.n++
-		k.sent["load"]++
-		primary = replica
+		primary = k.forget(primary, p, func() {})
 		k.send(300, 100)
 	}
 	outputs, repeated := a.covered(true)
