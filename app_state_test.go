@@ -140,11 +140,13 @@ func TestReplacedWorker(t *testing.T) {
 	states := make(chan weir.State, 100)
 	app, cl, stop := running(t, top, weir.Config{Workers: 1, ReplaceFailedWorkers: true, OnState: func(s weir.State) { states <- s }},
 		embedded.Topic{Name: "in", Partitions: 1}, embedded.Topic{Name: "out", Partitions: 1})
-	if err := app.WaitFor(ctx, weir.Running); err != nil {
-		t.Fatal(err)
-	}
-	for len(states) > 0 {
-		<-states
+	// Listeners hear of a state a moment after WaitFor sees it.
+	for s := weir.Created; s != weir.Running; {
+		select {
+		case s = <-states:
+		case <-ctx.Done():
+			t.Fatalf("state %v, and not Running", s)
+		}
 	}
 	for _, v := range []string{"good", "bad", "better"} {
 		if err := cl.ProduceSync(ctx, &kgo.Record{Topic: "in", Value: []byte(v)}).FirstErr(); err != nil {
